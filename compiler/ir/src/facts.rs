@@ -1,0 +1,172 @@
+//! What a model is apart from its mathematics: dimensions, weights, cache kinds, the layer schedule.
+
+use crate::{Axis, DType, Extent, Scope, Span, TensorType};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// The kind of one layer in every column of the schedule, for example `attn → sliding, mlp → dense`.
+pub type LayerKinds = IndexMap<String, String>;
+
+/// Facts that every level of the IR shares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Human-readable model name.
+    pub name: String,
+    /// Dtype of an untyped name that holds an expression (clause R2).
+    pub act: DType,
+    /// Axis lengths by name, `layers` included.
+    pub dims: IndexMap<String, u64>,
+    /// Product axes and their factors, the first outermost.
+    pub products: IndexMap<String, Vec<String>>,
+    /// Options and the alternative chosen for each.
+    pub options: IndexMap<String, String>,
+    /// Kinds per layer.
+    pub schedule: Vec<LayerKinds>,
+    /// Weights, model scope first.
+    pub weights: Vec<Weight>,
+    /// Cache kinds, one page pool each.
+    pub kv: Vec<KvKind>,
+    /// What a server needs to know.
+    pub runtime: RuntimeFacts,
+    /// Files that spans point into, as the user wrote their paths.
+    pub files: Vec<String>,
+}
+
+impl Facts {
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.schedule.len()
+    }
+
+    /// A weight by scope and name.
+    pub fn weight(&self, scope: Scope, name: &str) -> Option<&Weight> {
+        self.weights.iter().find(|w| w.scope == scope && w.name == name)
+    }
+
+    /// A cache kind by name.
+    pub fn kv_kind(&self, name: &str) -> Option<&KvKind> {
+        self.kv.iter().find(|k| k.name == name)
+    }
+
+    /// An axis of known length by name.
+    pub fn axis(&self, name: &str) -> Option<Axis> {
+        self.dims.get(name).map(|n| Axis::fixed(name, *n))
+    }
+
+    /// Whether the layer has the weight: its `when` holds there.
+    pub fn layer_has(&self, layer: usize, weight: &Weight) -> bool {
+        weight.when.as_ref().is_none_or(|w| self.schedule[layer].get(&w.column) == Some(&w.kind))
+    }
+
+    /// Parameters of the whole model: every weight, once per layer that has it.
+    pub fn parameters(&self) -> u64 {
+        self.weights
+            .iter()
+            .map(|w| {
+                let copies = match w.scope {
+                    Scope::Model => 1,
+                    Scope::Layer => (0..self.layers()).filter(|l| self.layer_has(*l, w)).count() as u64,
+                };
+                copies * w.elements()
+            })
+            .sum()
+    }
+}
+
+/// A condition on the layer's kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct When {
+    /// Column of the schedule.
+    pub column: String,
+    /// Kind that the layer must have there.
+    pub kind: String,
+}
+
+/// One weight: its axes as the mathematics sees them and the forms it may have on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Weight {
+    /// Name in `W.name`.
+    pub name: String,
+    /// One for the model or one per layer.
+    pub scope: Scope,
+    /// Axes with their lengths, grouped by disk dimension: `heads.head_dim hidden` is `[[heads, head_dim], [hidden]]`.
+    pub axes: Vec<Vec<Axis>>,
+    /// Format while the model runs.
+    pub dtype: DType,
+    /// Whether the spec fixes `dtype` whatever the file holds (then any float file format is converted to it).
+    pub pinned: bool,
+    /// Layers that have it; `None` for all.
+    pub when: Option<When>,
+    /// Alternative forms on disk; exactly one must be present.
+    pub disk: Vec<DiskForm>,
+    /// Whether a quantised checkpoint may store it in a narrower format.
+    pub quant: bool,
+    /// Where the spec declares it.
+    pub span: Option<Span>,
+}
+
+impl Weight {
+    /// Type of the value: all axes in order.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype, self.axes.iter().flatten().cloned().collect())
+    }
+
+    /// Number of elements of one instance.
+    pub fn elements(&self) -> u64 {
+        self.ty().fixed_elements()
+    }
+
+    /// Lengths of the disk dimensions.
+    pub fn disk_shape(&self) -> Vec<u64> {
+        self.axes
+            .iter()
+            .map(|group| group.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product())
+            .collect()
+    }
+}
+
+/// One way a weight may lie in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskForm {
+    /// Tensor name. `{l}` stands for the layer index, `{axis}` for an index along a leading axis of the weight
+    /// that is spread over one tensor per index.
+    pub tensor: String,
+    /// Leading axes that the name enumerates.
+    pub spread: Vec<String>,
+    /// `[start, length]` per dimension of one tensor, when the weight is a part of it.
+    pub slice: Option<Vec<[u64; 2]>>,
+    /// Full shape of one tensor.
+    pub shape: Vec<u64>,
+}
+
+/// One kind of KV cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KvKind {
+    /// Name in `kv.name`.
+    pub name: String,
+    /// Layers that keep rows of this kind, ascending.
+    pub layers: Vec<usize>,
+    /// Axes of one key row, for example `kv_heads head_dim`.
+    pub k: Vec<Axis>,
+    /// Axes of one value row.
+    pub v: Vec<Axis>,
+    /// How many positions a query sees, its own included; `None` for all.
+    pub window: Option<u64>,
+}
+
+/// Facts for the server, carried from the checkpoint's configuration. The compiler does not interpret them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuntimeFacts {
+    /// Longest sequence in tokens, prompt and answer together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u64>,
+    /// Token ids that end an answer.
+    #[serde(default)]
+    pub stop: Vec<u32>,
+    /// Token id put before a prompt by the tokenizer, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<u32>,
+    /// Token id that fills unused places, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pad: Option<u32>,
+}

@@ -1,0 +1,43 @@
+//! The intermediate representation of a compiled model, at every level it passes through.
+//!
+//! A value is a tensor with *named* axes and a storage dtype. Operations compute in IEEE binary32
+//! and leave an `f32` value; only [`Op::Round`] narrows one, so every rounding point of a model is
+//! a node that can be seen, counted, moved and compared. A reduction names its [`Order`].
+//! An [`Op`] widens narrower operands exactly, broadcasts by axis name, and means the same at each
+//! level; levels differ in what they may contain:
+//!
+//! * [`Model`]: entries and blocks that call each other, the layer schedule unresolved;
+//! * [`Module`]: one flat graph per layer class plus the first and the last, the seam rotated;
+//! * [`KernelModule`]: the same graphs with every operation in exactly one region;
+//! * [`Plan`]: launches in order and buffers at fixed offsets, per bucket.
+//!
+//! This crate knows no other crate of the workspace: it computes nothing on tensors, reads no spec
+//! and touches no device.
+
+mod bucket;
+mod constexpr;
+mod dtype;
+mod facts;
+mod graph;
+mod kernel;
+mod model;
+mod module;
+mod op;
+mod plan;
+// mod text;
+mod types;
+// mod verify;
+
+pub use bucket::{Bucket, RowsPerSequence};
+pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
+pub use dtype::DType;
+pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};
+pub use graph::{Graph, GraphBuilder, Node, Span, ValueId};
+pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Region};
+pub use model::{Block, Model};
+pub use module::{Class, Entry, Instance, Module};
+pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
+pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program};
+// pub use text::{ParseError, parse_module, print_graph, print_kernels, print_model, print_module, print_plan};
+pub use types::{Axis, Extent, TensorType, Type};
+// pub use verify::{VerifyError, verify_kernels, verify_model, verify_module, verify_plan};

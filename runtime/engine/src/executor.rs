@@ -1,0 +1,56 @@
+//! The executor trait: the one door between an engine and a device.
+
+use crate::{PhysicalPage, Step, StepOutput};
+use ir::KvLayout;
+
+/// Names a submitted step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// What an engine must know of an executor before it can plan steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecutorFacts {
+    /// Entries of the logits.
+    pub vocab: usize,
+    /// Most token rows in a step.
+    pub max_tokens: usize,
+    /// Most sequences in a step.
+    pub max_sequences: usize,
+    /// Most wanted rows in a step.
+    pub max_wanted: usize,
+    /// Layouts per KV kind, in the order in which a step's translations stand.
+    pub kv: Vec<KvLayout>,
+    /// Pages in each kind's pool, the sink page included.
+    pub pool_pages: Vec<usize>,
+}
+
+/// A fault of one step. The executor stays usable; the step left no token.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The step breaks the contract; the text names the field and both facts.
+    #[error("step refused: {0}")]
+    Contract(String),
+    /// The device failed; the text names kernel, region and operation.
+    #[error("step failed: {0}")]
+    Device(String),
+}
+
+/// Runs steps. Steps run in the order of submission; at most [`Executor::in_flight_limit`] may be unfinished.
+pub trait Executor: Send {
+    /// Facts that never change.
+    fn facts(&self) -> &ExecutorFacts;
+
+    /// Takes a step. An executor without a device of its own may run it here and now.
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError>;
+
+    /// The output of a step, or `None` while it runs. A ticket is answered once.
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError>;
+
+    /// How many steps may be submitted before the oldest is polled to its end.
+    fn in_flight_limit(&self) -> usize {
+        1
+    }
+
+    /// Copies whole pages inside one kind's pool, after all submitted steps: source, destination.
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError>;
+}
