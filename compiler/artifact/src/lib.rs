@@ -1,1 +1,42 @@
-//! To be written.
+//! The artifact: what the compiler hands to the runtime, as a directory of plain, hashed data.
+//!
+//! | file | content |
+//! |---|---|
+//! | `manifest.json` | what was compiled for what, and size and hash of every other file |
+//! | `kernels.json` | the kernel module: facts, graphs, regions |
+//! | `plan.json` | launches and memory per bucket |
+//! | `weights.json` | weight recipes: how each weight lies in a checkpoint |
+//! | `report.json` | kernels, bytes, floors, memory map, for people and tools |
+//! | `ir/*.txt` | every level as readable text |
+//!
+//! An artifact is byte-reproducible: it holds no time, no path of the machine and nothing in the
+//! order of a hash table. [`Artifact::load`] verifies all of it before anything is used; this crate
+//! never repairs and never falls back.
+
+mod error;
+mod files;
+mod load;
+mod manifest;
+mod recipe;
+mod write;
+
+pub use error::{ERRORS, LoadError, WriteError, explain};
+pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, MANIFEST};
+pub use load::fuzz_json;
+pub use manifest::{FORMAT, Manifest, Provenance, Target, VERSION};
+pub use recipe::{RecipeForm, WeightRecipe, recipes};
+
+/// A compiled model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Artifact {
+    /// What it is. Its list of files is filled when the artifact is written.
+    pub manifest: Manifest,
+    /// Facts, graphs and regions.
+    pub kernels: ir::KernelModule,
+    /// Launches and memory.
+    pub plan: ir::Plan,
+    /// How each weight lies in a checkpoint.
+    pub recipes: Vec<WeightRecipe>,
+    /// Free form, for people and tools.
+    pub report: serde_json::Value,
+}

@@ -1,0 +1,209 @@
+//! Loading an artifact: everything is verified before anything is used.
+
+use crate::error::{malformed, shortened};
+use crate::files::{self, FileEntry, KERNELS, MANIFEST, PLAN, REPORT, WEIGHTS};
+use crate::{Artifact, FORMAT, LoadError, Manifest, VERSION, WeightRecipe};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The part of a manifest that every version has.
+#[derive(Deserialize)]
+#[serde(expecting = "a manifest")]
+struct Head {
+    format: Option<serde_json::Value>,
+    version: Option<serde_json::Value>,
+}
+
+impl Artifact {
+    /// Reads the artifact in `dir` and verifies version, completeness, paths, sizes, hashes and structure.
+    pub fn load(dir: &Path) -> Result<Artifact, LoadError> {
+        let manifest = load_manifest(dir)?;
+        for path in files::REQUIRED {
+            if !manifest.files.contains_key(path) {
+                return Err(LoadError::FileMissing { file: path.to_owned(), expected: "part of every artifact" });
+            }
+        }
+        for (path, entry) in &manifest.files {
+            check_size(dir, path, entry)?;
+        }
+        for (path, entry) in manifest.files.iter().filter(|(path, _)| !files::REQUIRED.contains(&path.as_str())) {
+            let found = File::open(dir.join(path)).and_then(files::hash_file).map_err(|e| unreadable(path, &e))?;
+            check_hash(path, found, entry)?;
+        }
+        if !manifest.complete || !manifest.missing.is_empty() {
+            return Err(LoadError::Incomplete { missing: manifest.missing });
+        }
+        let artifact = Artifact {
+            kernels: json(KERNELS, &read(dir, KERNELS, &manifest)?)?,
+            plan: json(PLAN, &read(dir, PLAN, &manifest)?)?,
+            recipes: json(WEIGHTS, &read(dir, WEIGHTS, &manifest)?)?,
+            report: json(REPORT, &read(dir, REPORT, &manifest)?)?,
+            manifest,
+        };
+        check_structure(&artifact)?;
+        Ok(artifact)
+    }
+}
+
+/// Reads bytes as each of the JSON files of an artifact; for the fuzzer.
+#[doc(hidden)]
+pub fn fuzz_json(bytes: &[u8]) {
+    let _ = parse_manifest(bytes);
+    if let Ok(recipes) = json::<Vec<WeightRecipe>>(WEIGHTS, bytes) {
+        let _ = check_recipes(&recipes);
+    }
+    let kernels = json::<ir::KernelModule>(KERNELS, bytes);
+    if let Ok(kernels) = &kernels {
+        let _ = check_kernels(kernels);
+    }
+    let _ = json::<ir::Plan>(PLAN, bytes);
+}
+
+fn load_manifest(dir: &Path) -> Result<Manifest, LoadError> {
+    let no_manifest = || LoadError::NoManifest { dir: dir.to_path_buf() };
+    match files::is_plain_file(dir, MANIFEST) {
+        Ok(true) => {}
+        Ok(false) => return Err(unsafe_path(MANIFEST, NOT_A_FILE)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(no_manifest());
+        }
+        Err(e) => return Err(unreadable(MANIFEST, &e)),
+    }
+    let bytes = read_at_most(&dir.join(MANIFEST), MANIFEST, files::MOST_MANIFEST_BYTES)?;
+    parse_manifest(&bytes)
+}
+
+fn parse_manifest(bytes: &[u8]) -> Result<Manifest, LoadError> {
+    let head: Head = json(MANIFEST, bytes)?;
+    match head.format.as_ref().map(|f| f.as_str()) {
+        Some(Some(FORMAT)) => {}
+        found => {
+            return Err(LoadError::Format { found: shortened(found.flatten().unwrap_or("nothing")) });
+        }
+    }
+    // A version that is no small number is malformed; the full parse says where.
+    if let Some(found) = head.version.as_ref().and_then(|v| v.as_u64())
+        && found != u64::from(VERSION)
+    {
+        return Err(LoadError::Version { found });
+    }
+    let manifest: Manifest = json(MANIFEST, bytes)?;
+    if manifest.files.len() > files::MOST_FILES {
+        return Err(LoadError::TooLarge {
+            file: MANIFEST.to_owned(),
+            found: manifest.files.len() as u64,
+            unit: "files",
+            most: files::MOST_FILES as u64,
+        });
+    }
+    for path in manifest.files.keys() {
+        if !files::is_safe_path(path) || path == MANIFEST {
+            return Err(unsafe_path(path, "is not a plain path inside the artifact"));
+        }
+    }
+    Ok(manifest)
+}
+
+const NOT_A_FILE: &str = "is a symbolic link or not a file";
+
+/// Checks presence, kind and size without opening the file: opening a pipe would wait for ever.
+fn check_size(dir: &Path, path: &str, entry: &FileEntry) -> Result<(), LoadError> {
+    match files::is_plain_file(dir, path) {
+        Ok(true) => {}
+        Ok(false) => return Err(unsafe_path(path, NOT_A_FILE)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(LoadError::FileMissing { file: path.to_owned(), expected: "listed in the manifest" });
+        }
+        Err(e) => return Err(unreadable(path, &e)),
+    }
+    let found = fs::metadata(dir.join(path)).map_err(|e| unreadable(path, &e))?.len();
+    if found != entry.bytes {
+        return Err(LoadError::Size { file: path.to_owned(), found, expected: entry.bytes });
+    }
+    if found > files::MOST_FILE_BYTES {
+        return Err(too_large(path, found, files::MOST_FILE_BYTES));
+    }
+    Ok(())
+}
+
+fn check_hash(path: &str, found: String, entry: &FileEntry) -> Result<(), LoadError> {
+    if found != entry.sha256 {
+        return Err(LoadError::Hash { file: path.to_owned(), found, expected: shortened(&entry.sha256) });
+    }
+    Ok(())
+}
+
+/// Content of a file whose bytes are exactly those that the manifest hashed.
+fn read(dir: &Path, path: &str, manifest: &Manifest) -> Result<Vec<u8>, LoadError> {
+    let bytes = read_at_most(&dir.join(path), path, files::MOST_FILE_BYTES)?;
+    let Some(entry) = manifest.files.get(path) else {
+        return Err(LoadError::FileMissing { file: path.to_owned(), expected: "part of every artifact" });
+    };
+    check_hash(path, FileEntry::of(&bytes).sha256, entry)?;
+    Ok(bytes)
+}
+
+fn read_at_most(full: &Path, path: &str, most: u64) -> Result<Vec<u8>, LoadError> {
+    let mut bytes = Vec::new();
+    let file = File::open(full).map_err(|e| unreadable(path, &e))?;
+    let read = file.take(most + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, &e))?;
+    if read as u64 > most {
+        return Err(too_large(path, read as u64, most));
+    }
+    Ok(bytes)
+}
+
+fn json<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, LoadError> {
+    serde_json::from_slice(bytes).map_err(|e| malformed(file, &e))
+}
+
+fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
+    let kernels: Vec<&str> = artifact.kernels.entries.iter().map(|e| e.name.as_str()).collect();
+    let plan: Vec<&str> = artifact.plan.entries.iter().map(|e| e.name.as_str()).collect();
+    if artifact.manifest.entries != kernels {
+        return Err(structure(
+            MANIFEST,
+            format!("it has entries {:?}, {KERNELS} has {kernels:?}", artifact.manifest.entries),
+        ));
+    }
+    if plan != kernels {
+        return Err(structure(PLAN, format!("it has entries {plan:?}, {KERNELS} has {kernels:?}")));
+    }
+    check_kernels(&artifact.kernels)?;
+    check_recipes(&artifact.recipes)
+}
+
+fn check_kernels(_kernels: &ir::KernelModule) -> Result<(), LoadError> {
+    Ok(())
+}
+
+fn check_recipes(recipes: &[WeightRecipe]) -> Result<(), LoadError> {
+    let mut seen = HashSet::new();
+    for recipe in recipes {
+        recipe.check().map_err(|fact| structure(WEIGHTS, shortened(&fact)))?;
+        if !seen.insert((recipe.scope, recipe.layer, recipe.name.as_str())) {
+            return Err(structure(WEIGHTS, format!("{} has two recipes", shortened(&recipe.title()))));
+        }
+    }
+    Ok(())
+}
+
+fn structure(file: &'static str, fact: String) -> LoadError {
+    LoadError::Structure { file, fact: shortened(&fact) }
+}
+
+fn unsafe_path(path: &str, fact: &'static str) -> LoadError {
+    LoadError::UnsafePath { file: shortened(path), fact }
+}
+
+fn unreadable(file: &str, error: &io::Error) -> LoadError {
+    LoadError::Unreadable { file: file.to_owned(), fact: error.to_string() }
+}
+
+fn too_large(file: &str, found: u64, most: u64) -> LoadError {
+    LoadError::TooLarge { file: file.to_owned(), found, unit: "bytes", most }
+}

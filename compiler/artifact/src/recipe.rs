@@ -1,0 +1,192 @@
+//! Weight recipes: which tensors of a checkpoint make up each weight of each layer.
+//!
+//! A recipe stays short however many experts a model has: a weight spread over one tensor per index
+//! keeps the pattern of the names, not the names.
+
+use ir::{DType, Extent, Scope};
+use serde::{Deserialize, Serialize};
+
+/// One weight of one layer (or of the model), and the forms it may have on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightRecipe {
+    /// Model or layer.
+    pub scope: Scope,
+    /// Name in the spec.
+    pub name: String,
+    /// Layer index, for a layer's weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
+    /// Lengths of the value's axes, outermost first.
+    pub shape: Vec<u64>,
+    /// Format while the model runs.
+    pub dtype: DType,
+    /// Whether the spec fixes `dtype`, whatever float format the file holds.
+    pub pinned: bool,
+    /// Alternatives, exactly one of which a checkpoint must hold.
+    pub forms: Vec<RecipeForm>,
+}
+
+/// One way the weight may lie in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeForm {
+    /// Tensor name; `{axis}` stands for an index along an axis of `spread`.
+    pub tensor: String,
+    /// Leading axes of the value that the name enumerates, with their lengths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spread: Vec<(String, u64)>,
+    /// Full shape of one tensor on disk.
+    pub shape: Vec<u64>,
+    /// `[start, length]` per dimension of one tensor, when the weight is only a part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<Vec<[u64; 2]>>,
+}
+
+/// The recipes of a model: its own weights, then layer by layer those the layer has.
+pub fn recipes(facts: &ir::Facts) -> Vec<WeightRecipe> {
+    let of_model = facts.weights.iter().filter(|w| w.scope == Scope::Model).map(|w| recipe(facts, w, None));
+    let of_layers = (0..facts.layers()).flat_map(|layer| {
+        facts
+            .weights
+            .iter()
+            .filter(move |w| w.scope == Scope::Layer && facts.layer_has(layer, w))
+            .map(move |w| recipe(facts, w, Some(layer)))
+    });
+    of_model.chain(of_layers).collect()
+}
+
+fn recipe(facts: &ir::Facts, weight: &ir::Weight, layer: Option<usize>) -> WeightRecipe {
+    let shape = weight.axes.iter().flatten().map(|axis| length(axis.extent)).collect();
+    let forms = weight
+        .disk
+        .iter()
+        .map(|form| RecipeForm {
+            tensor: match layer {
+                Some(l) => form.tensor.replace("{l}", &l.to_string()),
+                None => form.tensor.clone(),
+            },
+            spread: form.spread.iter().map(|axis| (axis.clone(), spread_length(facts, weight, axis))).collect(),
+            shape: form.shape.clone(),
+            slice: form.slice.clone(),
+        })
+        .collect();
+    WeightRecipe {
+        scope: weight.scope,
+        name: weight.name.clone(),
+        layer,
+        shape,
+        dtype: weight.dtype,
+        pinned: weight.pinned,
+        forms,
+    }
+}
+
+/// Length of a spread axis; 0, which every check refuses, if neither the weight nor the model has it.
+fn spread_length(facts: &ir::Facts, weight: &ir::Weight, axis: &str) -> u64 {
+    let own = weight.axes.iter().flatten().find(|a| a.name == axis).map(|a| length(a.extent));
+    own.or_else(|| facts.dims.get(axis).copied()).unwrap_or(0)
+}
+
+/// Weights have no row axes; one would count as a single row.
+fn length(extent: Extent) -> u64 {
+    match extent {
+        Extent::Fixed(n) => n,
+        Extent::Rows => 1,
+    }
+}
+
+impl WeightRecipe {
+    /// How messages name the weight: `W.norm`, or `W.q of layer 3`.
+    pub fn title(&self) -> String {
+        match self.layer {
+            Some(layer) => format!("W.{} of layer {layer}", self.name),
+            None => format!("W.{}", self.name),
+        }
+    }
+
+    /// Number of elements, unless it exceeds what 64 bits can count.
+    pub fn elements(&self) -> Option<u64> {
+        product(&self.shape)
+    }
+
+    /// Checks that the recipe means something: a float weight with at least one form, each of which has
+    /// exactly as many elements as the value. The text names the two facts in conflict.
+    pub fn check(&self) -> Result<(), String> {
+        let title = self.title();
+        if (self.scope == Scope::Layer) != self.layer.is_some() {
+            return Err(format!("{title} has scope {:?} but layer index {:?}", self.scope, self.layer));
+        }
+        if !self.dtype.is_float() {
+            return Err(format!("{title} has dtype {}, weights are f32 or bf16", self.dtype));
+        }
+        let Some(elements) = self.elements().filter(|n| *n > 0 && *n <= MOST_ELEMENTS) else {
+            return Err(format!("{title} has shape {:?}, which is not 1 to 2^46 elements", self.shape));
+        };
+        if self.forms.is_empty() {
+            return Err(format!("{title} names no tensor of a checkpoint"));
+        }
+        for form in &self.forms {
+            form.check(elements).map_err(|fact| format!("{title}: {fact}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// 64 TiB of bf16: far above any weight, far below where byte counts overflow.
+const MOST_ELEMENTS: u64 = 1 << 46;
+
+impl RecipeForm {
+    /// How many tensors the form consists of, unless 64 bits cannot count them.
+    pub fn tensors(&self) -> Option<u64> {
+        self.spread.iter().try_fold(1u64, |n, (_, len)| n.checked_mul(*len))
+    }
+
+    /// Name of tensor number `index`, counted in row-major order of the spread axes.
+    pub fn tensor_name(&self, index: u64) -> String {
+        let mut name = self.tensor.clone();
+        let mut rest = index;
+        for (axis, length) in self.spread.iter().rev() {
+            let length = (*length).max(1);
+            name = name.replace(&format!("{{{axis}}}"), &(rest % length).to_string());
+            rest /= length;
+        }
+        name
+    }
+
+    /// Elements that one tensor contributes, unless 64 bits cannot count them.
+    pub fn elements_per_tensor(&self) -> Option<u64> {
+        match &self.slice {
+            Some(slice) => slice.iter().try_fold(1u64, |n, [_, len]| n.checked_mul(*len)),
+            None => product(&self.shape),
+        }
+    }
+
+    fn check(&self, elements: u64) -> Result<(), String> {
+        for (axis, length) in &self.spread {
+            if *length == 0 || !self.tensor.contains(&format!("{{{axis}}}")) {
+                return Err(format!("`{}` does not enumerate axis `{axis}` of length {length}", self.tensor));
+            }
+        }
+        if product(&self.shape).is_none() {
+            return Err(format!("`{}` has shape {:?}, too large to count", self.tensor, self.shape));
+        }
+        if let Some(slice) = &self.slice {
+            let inside = slice.len() == self.shape.len()
+                && slice.iter().zip(&self.shape).all(|([s, n], dim)| s.checked_add(*n).is_some_and(|end| end <= *dim));
+            if !inside {
+                return Err(format!("part {slice:?} of `{}` is not inside its shape {:?}", self.tensor, self.shape));
+            }
+        }
+        let have = self.elements_per_tensor().and_then(|n| n.checked_mul(self.tensors()?));
+        match have {
+            Some(n) if n == elements => Ok(()),
+            Some(n) => Err(format!("`{}` gives {n} elements, the value has {elements}", self.tensor)),
+            None => Err(format!("`{}` gives too many elements to count, the value has {elements}", self.tensor)),
+        }
+    }
+}
+
+fn product(shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim))
+}
