@@ -47,7 +47,7 @@ impl ConstBinary {
 #[serde(rename_all = "snake_case")]
 pub enum ConstExpr {
     /// A number.
-    Num(f64),
+    Num(#[serde(with = "crate::json::exact_f64")] f64),
     /// The zero-based index of the layer.
     Layer,
     /// A function of one constant.

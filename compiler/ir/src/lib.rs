@@ -19,6 +19,7 @@ mod constexpr;
 mod dtype;
 mod facts;
 mod graph;
+mod json;
 mod kernel;
 mod model;
 mod module;

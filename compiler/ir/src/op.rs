@@ -211,7 +211,7 @@ pub enum Op {
     /// A weight, whole.
     Weight(WeightRef),
     /// Constant data, row-major over the node's axes.
-    Literal(Vec<f32>),
+    Literal(#[serde(with = "crate::json::exact_f32s")] Vec<f32>),
     /// A number of the layer instance, rounded once from binary64 to f32.
     Scalar(ConstExpr),
 
