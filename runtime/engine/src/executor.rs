@@ -54,3 +54,25 @@ pub trait Executor: Send {
     /// Copies whole pages inside one kind's pool, after all submitted steps: source, destination.
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError>;
 }
+
+impl<E: Executor + ?Sized> Executor for Box<E> {
+    fn facts(&self) -> &ExecutorFacts {
+        (**self).facts()
+    }
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        (**self).submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        (**self).poll(ticket)
+    }
+
+    fn in_flight_limit(&self) -> usize {
+        (**self).in_flight_limit()
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        (**self).copy_pages(kind, pages)
+    }
+}

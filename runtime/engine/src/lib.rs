@@ -1,7 +1,25 @@
 //! Engine: pure state machines between requests and an executor, and the contract they speak.
+//!
+//! A request goes through [`Engine::submit`] into the [`Scheduler`]'s queue, gets its pages from the [`PagePool`] when
+//! there is room, is read in chunks as long as an executor's largest step, then advances one token a step until a stop
+//! token, its limit or [`Engine::abort`]. Nothing here reads a clock, a random source or a file: the executor and
+//! every seed are arguments, so the same calls give the same steps.
 
+mod engine;
 mod executor;
+mod pages;
+mod request;
+mod sampling;
+mod scheduler;
+mod sequence;
 mod step;
+#[cfg(any(test, feature = "toy"))]
+pub mod toy;
 
+pub use engine::{Engine, Progress};
 pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
+pub use pages::PagePool;
+pub use request::{Event, FinishReason, Refusal, Request, RequestId, Usage};
+pub use sampling::{SampleError, check_sampling, sample};
+pub use scheduler::{Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};

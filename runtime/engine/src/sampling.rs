@@ -1,0 +1,233 @@
+//! Choosing a token from a row of logits: a pure function of the row, the parameters, the mask and one uniform draw.
+//!
+//! Order: bias, penalties, mask, then (unless greedy) temperature, top-k, top-p, min-p, draw. Each filter works on what
+//! the one before it left: top-p's probabilities are renormalised after top-k. The draw inverts the cumulative
+//! distribution in the order of token ids, so that filters which drop nothing change nothing. Sums run in f64 over
+//! deterministic f32 exponentials, in a fixed order: the same inputs choose the same token everywhere.
+
+use crate::{SampledToken, Sampling};
+use std::cmp::Ordering;
+
+/// Why no token can be chosen.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SampleError {
+    /// Mask, bias and logits leave nothing.
+    #[error("E0201: of {vocab} tokens none is admissible: mask and bias exclude all; loosen the grammar or the bias")]
+    NoAdmissibleToken {
+        /// Entries of the row.
+        vocab: usize,
+    },
+    /// A logit cannot be compared.
+    #[error(
+        "E0202: the logit of token {token} is {value}, a finite number is needed; the weights or the computation are damaged, `beam-run score` on the same tokens shows where"
+    )]
+    NotFinite {
+        /// The first such token.
+        token: usize,
+        /// Its logit, spelt out: NaN would make errors incomparable.
+        value: String,
+    },
+    /// A parameter is out of its range.
+    #[error("E0203: {name} is {value}, it must be {range}; change it or leave it out")]
+    Parameter {
+        /// Field of [`Sampling`].
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// A bias or a count names a token that does not exist.
+    #[error("E0204: {name} names token {token}, the vocabulary has {vocab}; drop it or correct the id")]
+    UnknownToken {
+        /// Field of [`Sampling`].
+        name: &'static str,
+        /// The id.
+        token: u32,
+        /// Entries of the row.
+        vocab: usize,
+    },
+    /// The mask has another size than the row.
+    #[error("E0205: the mask has {words} words of 32 tokens, a vocabulary of {vocab} needs {}; build it for this model", .vocab.div_ceil(32))]
+    MaskSize {
+        /// Words given.
+        words: usize,
+        /// Entries of the row.
+        vocab: usize,
+    },
+}
+
+/// Checks everything about the parameters that does not need the logits.
+pub fn check_sampling(s: &Sampling, vocab: usize) -> Result<(), SampleError> {
+    let check = |ok: bool, name, value: f32, range| {
+        if ok { Ok(()) } else { Err(SampleError::Parameter { name, value: value.to_string(), range }) }
+    };
+    let finite = |x: f32| x.is_finite();
+    check(finite(s.temperature) && s.temperature >= 0.0, "temperature", s.temperature, "0 (greedy) or more")?;
+    check(s.top_p > 0.0 && s.top_p <= 1.0, "top_p", s.top_p, "more than 0 and at most 1")?;
+    check(s.min_p >= 0.0 && s.min_p <= 1.0, "min_p", s.min_p, "from 0 to 1")?;
+    let repetition = s.repetition_penalty;
+    check(finite(repetition) && repetition > 0.0, "repetition_penalty", repetition, "more than 0")?;
+    check(finite(s.frequency_penalty), "frequency_penalty", s.frequency_penalty, "a finite number")?;
+    check(finite(s.presence_penalty), "presence_penalty", s.presence_penalty, "a finite number")?;
+    for (token, bias) in &s.bias {
+        known(*token, vocab, "bias")?;
+        check(!bias.is_nan() && *bias < f32::INFINITY, "bias", *bias, "a number below infinity")?;
+    }
+    s.seen.iter().try_for_each(|(token, ..)| known(*token, vocab, "seen"))
+}
+
+fn known(token: u32, vocab: usize, name: &'static str) -> Result<(), SampleError> {
+    if (token as usize) < vocab { Ok(()) } else { Err(SampleError::UnknownToken { name, token, vocab }) }
+}
+
+/// Chooses a token. `mask` admits tokens by bit, in words of 32, lowest first.
+pub fn sample(logits: &[f32], sampling: &Sampling, mask: Option<&[u32]>) -> Result<SampledToken, SampleError> {
+    check_sampling(sampling, logits.len())?;
+    let row = processed(logits, sampling, mask)?;
+    let best = greedy(&row).ok_or(SampleError::NoAdmissibleToken { vocab: row.len() })?;
+    let chosen = if sampling.temperature == 0.0 { best } else { draw(&row, best, sampling) };
+    let (logprob, top) = match sampling.logprobs {
+        None => (None, Vec::new()),
+        Some(n) => report(&row, best, chosen, n as usize),
+    };
+    Ok(SampledToken { id: chosen.id as u32, logprob, top })
+}
+
+/// A token and its processed logit.
+#[derive(Clone, Copy)]
+struct Candidate {
+    id: usize,
+    logit: f32,
+}
+
+/// Most probable first, ties to the lower id.
+fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+}
+
+/// The row after bias, penalties and mask: finite, or -∞ for what may not be chosen.
+fn processed(logits: &[f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Vec<f32>, SampleError> {
+    let mut row = logits.to_vec();
+    for (token, bias) in &s.bias {
+        if let Some(x) = row.get_mut(*token as usize) {
+            *x += bias;
+        }
+    }
+    for (token, in_prompt, in_answer) in &s.seen {
+        if let Some(x) = row.get_mut(*token as usize) {
+            *x = penalised(*x, *in_prompt, *in_answer, s);
+        }
+    }
+    if let Some(mask) = mask {
+        if mask.len() != row.len().div_ceil(32) {
+            return Err(SampleError::MaskSize { words: mask.len(), vocab: row.len() });
+        }
+        for (chunk, word) in row.chunks_mut(32).zip(mask) {
+            for (bit, x) in chunk.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+    match row.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+        Some(token) => Err(SampleError::NotFinite { token, value: row[token].to_string() }),
+        None => Ok(row),
+    }
+}
+
+fn penalised(logit: f32, in_prompt: u32, in_answer: u32, s: &Sampling) -> f32 {
+    let mut x = logit;
+    if in_prompt + in_answer.min(1) > 0 && s.repetition_penalty != 1.0 {
+        x = if x > 0.0 { x / s.repetition_penalty } else { x * s.repetition_penalty };
+    }
+    if in_answer > 0 {
+        x = x - s.frequency_penalty * in_answer as f32 - s.presence_penalty;
+    }
+    x
+}
+
+/// The largest logit, ties to the lower id; `None` if all are -∞.
+fn greedy(row: &[f32]) -> Option<Candidate> {
+    let mut best: Option<Candidate> = None;
+    for (id, &logit) in row.iter().enumerate() {
+        let least = best.map_or(f32::NEG_INFINITY, |b| b.logit);
+        if logit > least {
+            best = Some(Candidate { id, logit });
+        }
+    }
+    best
+}
+
+/// Draws from what the filters keep.
+fn draw(row: &[f32], best: Candidate, s: &Sampling) -> Candidate {
+    let weight = |c: &Candidate| f64::from(numerics::exp((c.logit - best.logit) / s.temperature));
+    let candidates = row.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
+    let mut kept: Vec<Candidate> = candidates.map(|(id, logit)| Candidate { id, logit: *logit }).collect();
+    let top_k = s.top_k as usize;
+    if top_k > 0 && top_k < kept.len() {
+        kept.select_nth_unstable_by(top_k - 1, by_rank);
+        kept.truncate(top_k);
+    }
+    if s.top_p < 1.0 {
+        kept.sort_unstable_by(by_rank);
+        let total: f64 = kept.iter().map(weight).sum();
+        let goal = total * f64::from(s.top_p);
+        let mut reached = 0.0;
+        let enough = kept.iter().position(|c| {
+            reached += weight(c);
+            reached >= goal
+        });
+        kept.truncate(enough.map_or(kept.len(), |last| last + 1));
+    }
+    if s.min_p > 0.0 {
+        kept.retain(|c| weight(c) >= f64::from(s.min_p));
+    }
+    kept.sort_unstable_by_key(|c| c.id);
+    let weights: Vec<f64> = kept.iter().map(weight).collect();
+    let goal = weights.iter().sum::<f64>() * numerics::uniform(s.seed, s.position);
+    let mut reached = 0.0;
+    for (candidate, weight) in kept.iter().zip(weights) {
+        reached += weight;
+        if reached > goal {
+            return *candidate;
+        }
+    }
+    // Only rounding of the sum can lead here: the goal lies on its upper edge. The best token is always kept.
+    best
+}
+
+/// Log-probabilities under the processed row at temperature 1: of the chosen token and of the `n` most probable.
+fn report(row: &[f32], best: Candidate, chosen: Candidate, n: usize) -> (Option<f32>, Vec<(u32, f32)>) {
+    let total: f64 = row.iter().map(|x| f64::from(numerics::exp(x - best.logit))).sum();
+    let log_total = numerics::log(total as f32);
+    let logprob = |c: &Candidate| (c.logit - best.logit) - log_total;
+    let candidates = row.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
+    let mut ranked: Vec<Candidate> = candidates.map(|(id, logit)| Candidate { id, logit: *logit }).collect();
+    if n < ranked.len() && n > 0 {
+        ranked.select_nth_unstable_by(n - 1, by_rank);
+    }
+    ranked.truncate(n);
+    ranked.sort_unstable_by(by_rank);
+    (Some(logprob(&chosen)), ranked.iter().map(|c| (c.id as u32, logprob(c))).collect())
+}
+
+// Stand-ins until the numerics crate has them.
+mod numerics {
+    pub fn exp(x: f32) -> f32 {
+        x.exp()
+    }
+    pub fn log(x: f32) -> f32 {
+        x.ln()
+    }
+    pub fn uniform(seed: u64, position: u64) -> f64 {
+        let mut z = seed.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests;
