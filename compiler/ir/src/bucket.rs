@@ -1,7 +1,13 @@
 //! Buckets: the step shapes a plan is made for.
 
+use crate::{Extent, TensorType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// Name of the axis of token rows.
+pub const TOKEN_ROWS: &str = "T";
+/// Name of the axis of wanted rows.
+pub const WANTED_ROWS: &str = "R";
 
 /// How many rows each sequence brings to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,6 +34,28 @@ pub struct Bucket {
     pub sequences: u64,
     /// Most wanted rows (axis `R`).
     pub wanted: u64,
+}
+
+impl Bucket {
+    /// The most rows that a step in this bucket brings along a row axis; `None` for an axis that steps do not have.
+    pub fn most_rows(&self, axis: &str) -> Option<u64> {
+        match axis {
+            TOKEN_ROWS => Some(self.tokens),
+            WANTED_ROWS => Some(self.wanted),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a value at the bucket's largest step; `None` if it has a row axis that steps do not have.
+    pub fn bytes(&self, ty: &TensorType) -> Option<u64> {
+        ty.axes.iter().try_fold(ty.dtype.bytes() as u64, |bytes, axis| {
+            let length = match axis.extent {
+                Extent::Fixed(n) => n,
+                Extent::Rows => self.most_rows(&axis.name)?,
+            };
+            bytes.checked_mul(length)
+        })
+    }
 }
 
 impl fmt::Display for Bucket {

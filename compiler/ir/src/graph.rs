@@ -108,6 +108,30 @@ impl Graph {
             .or_else(|| self.outputs.iter().find(|(n, _)| n == name).map(|(_, v)| *v))
     }
 
+    /// What is wrong with ids and edges, for a graph that was read from outside: everything else here may be asked of
+    /// a graph only if this returns nothing.
+    pub fn broken_structure(&self) -> Option<String> {
+        let count = self.len() as u32;
+        if let Some(v) = self.inputs.iter().chain(self.outputs.iter().map(|(_, v)| v)).find(|v| v.0 >= count) {
+            return Some(format!("the signature names {v}, the graph has {count} values"));
+        }
+        for node in self.inner.node_indices() {
+            let mut slots: Vec<u32> = Vec::new();
+            for edge in self.inner.edges_directed(node, Direction::Incoming) {
+                if edge.source() >= node {
+                    let (user, operand) = (node.index(), edge.source().index());
+                    return Some(format!("%{user} uses %{operand}, which does not precede it"));
+                }
+                slots.push(*edge.weight());
+            }
+            slots.sort_unstable();
+            if slots.iter().enumerate().any(|(i, slot)| i as u32 != *slot) {
+                return Some(format!("the operands of %{} are not numbered from 0", node.index()));
+            }
+        }
+        None
+    }
+
     /// Name of an input node.
     pub fn input_name(&self, id: ValueId) -> Option<&str> {
         match &self.node(id).op {
@@ -130,6 +154,7 @@ impl PartialEq for Graph {
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
     graph: Graph,
+    /// Names in use, each with the number of the last suffix tried.
     names: HashMap<String, u32>,
 }
 
@@ -158,13 +183,29 @@ impl GraphBuilder {
 
     /// Names a value that has no name yet, making the name unique; a second name is ignored.
     pub fn name(&mut self, id: ValueId, wanted: &str) {
-        let node = &mut self.graph.inner[NodeIndex::new(id.0 as usize)];
-        if node.name.is_some() {
+        if self.graph.node(id).name.is_some() {
             return;
         }
-        let count = self.names.entry(wanted.to_owned()).or_insert(0);
-        *count += 1;
-        node.name = Some(if *count == 1 { wanted.to_owned() } else { format!("{wanted}#{count}") });
+        let unique = self.unique(wanted);
+        self.graph.inner[NodeIndex::new(id.0 as usize)].name = Some(unique);
+    }
+
+    /// The wanted name, or with the first suffix that is free. A name such as `q#2` may be wanted for itself, so
+    /// counting alone would not do.
+    fn unique(&mut self, wanted: &str) -> String {
+        let Some(mut count) = self.names.get(wanted).copied() else {
+            self.names.insert(wanted.to_owned(), 1);
+            return wanted.to_owned();
+        };
+        loop {
+            count += 1;
+            let candidate = format!("{wanted}#{count}");
+            if !self.names.contains_key(&candidate) {
+                self.names.insert(wanted.to_owned(), count);
+                self.names.insert(candidate.clone(), 1);
+                return candidate;
+            }
+        }
     }
 
     /// Declares a result.

@@ -1,0 +1,161 @@
+//! Parsing of a module's header.
+
+use super::lex::{ParseError, Token};
+use super::name::Extents;
+use super::parse::{MAX_LAYERS, Parser};
+use crate::{DiskForm, Extent, Facts, KvKind, RuntimeFacts, Scope, Weight, When};
+use indexmap::IndexMap;
+use std::fmt::Display;
+use std::hash::Hash;
+
+impl Parser<'_> {
+    /// Everything before the entries. Statements may come in any order, but lengths before axes that use them.
+    pub(super) fn facts(&mut self) -> Result<Facts, ParseError> {
+        self.keyword("module")?;
+        let name = self.name()?;
+        self.keyword("act")?;
+        let mut facts = Facts {
+            name,
+            act: self.dtype()?,
+            dims: IndexMap::new(),
+            products: IndexMap::new(),
+            options: IndexMap::new(),
+            schedule: Vec::new(),
+            weights: Vec::new(),
+            kv: Vec::new(),
+            runtime: RuntimeFacts::default(),
+            files: Vec::new(),
+        };
+        let mut extents = Extents::default();
+        while let Token::Word(word) = self.peek() {
+            let word = word.clone();
+            if word == "entry" {
+                break;
+            }
+            self.advance();
+            self.statement(&word, &mut facts, &mut extents)?;
+        }
+        Ok(facts)
+    }
+
+    fn statement(&mut self, word: &str, facts: &mut Facts, extents: &mut Extents) -> Result<(), ParseError> {
+        match word {
+            "file" => facts.files.push(self.name()?),
+            "dim" => {
+                let (name, n) = (self.left_side()?, self.number()?);
+                extents.0.insert(name.clone(), Extent::Fixed(n));
+                self.insert_once(&mut facts.dims, name, n)?;
+            }
+            "product" => {
+                let (name, factors) = (self.left_side()?, self.list('[', ']', Self::name)?);
+                self.insert_once(&mut facts.products, name, factors)?;
+            }
+            "option" => {
+                let (name, choice) = (self.left_side()?, self.name()?);
+                self.insert_once(&mut facts.options, name, choice)?;
+            }
+            "layers" => {
+                let range = self.layer_range()?;
+                if range.start != facts.schedule.len() || range.end > MAX_LAYERS {
+                    let next = facts.schedule.len();
+                    let message =
+                        format!("layers start at {}, the next layer is {next} of at most {MAX_LAYERS}", range.start);
+                    return Err(self.error(message));
+                }
+                self.sign(':')?;
+                let kinds = self.kinds(None)?;
+                facts.schedule.extend(range.map(|_| kinds.clone()));
+            }
+            "kv" => facts.kv.push(self.kv_kind(extents)?),
+            "weight" => facts.weights.push(self.weight(extents)?),
+            "context" => facts.runtime.context = Some(self.number()?),
+            "stop" => facts.runtime.stop = self.list('[', ']', Self::number)?,
+            "start" => facts.runtime.start = Some(self.number()?),
+            "pad" => facts.runtime.pad = Some(self.number()?),
+            other => {
+                let known = "file, dim, product, option, layers, kv, weight, context, stop, start, pad, entry";
+                return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn left_side(&mut self) -> Result<String, ParseError> {
+        let name = self.name()?;
+        self.sign('=')?;
+        Ok(name)
+    }
+
+    fn insert_once<K: Hash + Eq + Clone + Display, V>(
+        &self,
+        map: &mut IndexMap<K, V>,
+        key: K,
+        value: V,
+    ) -> Result<(), ParseError> {
+        match map.insert(key.clone(), value) {
+            None => Ok(()),
+            Some(_) => Err(self.error(format!("`{key}` is declared twice"))),
+        }
+    }
+
+    fn kv_kind(&mut self, extents: &Extents) -> Result<KvKind, ParseError> {
+        let name = self.name()?;
+        self.sign(':')?;
+        self.keyword("k")?;
+        let k = self.axes(extents)?;
+        self.keyword("v")?;
+        let v = self.axes(extents)?;
+        let window = if self.eat_word("window") { Some(self.number()?) } else { None };
+        self.keyword("layers")?;
+        let layers = self.list('[', ']', Self::number)?;
+        Ok(KvKind { name, layers, k, v, window })
+    }
+
+    fn weight(&mut self, extents: &Extents) -> Result<Weight, ParseError> {
+        let scope = if self.eat_word("model") {
+            Scope::Model
+        } else if self.eat_word("layer") {
+            Scope::Layer
+        } else {
+            return self.expected("`model` or `layer`");
+        };
+        let name = self.name()?;
+        self.sign(':')?;
+        let dtype = self.dtype()?;
+        let axes = self.list('[', ']', |p| {
+            let mut group = Vec::new();
+            while !matches!(p.peek(), Token::Sign(',' | ']')) {
+                group.push(p.axis(extents)?);
+            }
+            Ok(group)
+        })?;
+        let pinned = self.eat_word("pinned");
+        let quant = self.eat_word("quant");
+        let mut when = None;
+        if self.eat_word("when") {
+            let column = self.left_side()?;
+            when = Some(When { column, kind: self.name()? });
+        }
+        let mut disk = Vec::new();
+        while self.eat_word("disk") {
+            disk.push(self.disk_form()?);
+        }
+        Ok(Weight { name, scope, axes, dtype, pinned, when, disk, quant, span: None })
+    }
+
+    fn disk_form(&mut self) -> Result<DiskForm, ParseError> {
+        let tensor = self.name()?;
+        let spread = if self.eat_word("spread") { self.list('[', ']', Self::name)? } else { Vec::new() };
+        let mut slice = None;
+        if self.eat_word("slice") {
+            slice = Some(self.list('[', ']', |p| {
+                let start = p.number()?;
+                p.sign('+')?;
+                Ok([start, p.number()?])
+            })?);
+        }
+        self.keyword("shape")?;
+        let shape = self.list('[', ']', Self::number)?;
+        Ok(DiskForm { tensor, spread, slice, shape })
+    }
+}

@@ -1,0 +1,143 @@
+//! Printing of the model, kernel and plan levels, for reading.
+
+use super::name::Name;
+use super::print::{GraphPrinter, kinds_text, print_facts, print_instances, put};
+use crate::{BucketPlan, Buffer, KernelEntry, KernelGraph, KernelModule, Launch, Model, Place, Plan};
+use std::fmt::Write;
+
+/// Prints a model: facts, blocks, entries.
+pub fn print_model(model: &Model, spans: bool) -> String {
+    let mut out = String::new();
+    print_facts(&mut out, &model.facts, spans);
+    for (word, blocks) in [("block", &model.blocks), ("entry", &model.entries)] {
+        for block in blocks {
+            out.push('\n');
+            GraphPrinter::new(&block.graph, &model.facts, spans).graph(
+                &mut out,
+                &format!("{word} {}", Name(&block.name)),
+                "",
+            );
+        }
+    }
+    out
+}
+
+/// Prints a module at kernel level: per graph first the leaves, then one block per region.
+pub fn print_kernels(module: &KernelModule, spans: bool) -> String {
+    let mut out = String::new();
+    print_facts(&mut out, &module.facts, spans);
+    for entry in &module.entries {
+        put!(out, "\nentry {} {{", Name(&entry.name));
+        for graph in &entry.graphs {
+            print_kernel_graph(&mut out, graph, module, spans);
+        }
+        print_instances(&mut out, &entry.instances, |class| match entry.graphs.get(KernelEntry::class_graph(class)) {
+            Some(graph) => Name(&graph.name).to_string(),
+            None => format!("\"class {class}\""),
+        });
+        put!(out, "}}");
+    }
+    out
+}
+
+fn print_kernel_graph(out: &mut String, graph: &KernelGraph, module: &KernelModule, spans: bool) {
+    let printer = GraphPrinter::new(&graph.graph, &module.facts, spans);
+    let kinds = if graph.kinds.is_empty() { String::new() } else { format!(" {{{}}}", kinds_text(&graph.kinds)) };
+    printer.open(out, &format!("graph {}{kinds}", Name(&graph.name)), "  ");
+    for id in graph.graph.ids().filter(|v| graph.graph.node(*v).op.is_leaf()) {
+        put!(out, "    {}", printer.line(id));
+    }
+    for region in &graph.regions {
+        put!(out, "    region {} {} {{", Name(&region.name), region.kind.word());
+        for id in &region.values {
+            put!(out, "      {}", printer.line(*id));
+        }
+        put!(out, "    }}");
+    }
+    put!(out, "  }}");
+}
+
+/// Prints a plan: cache layouts, then per bucket the shared values, the memory map of each program and its launches.
+/// `kernels` is the module that the plan was made from; it gives values and regions their names.
+pub fn print_plan(plan: &Plan, kernels: &KernelModule) -> String {
+    let mut out = String::new();
+    put!(out, "plan {}", Name(&kernels.facts.name));
+    put!(out, "arena {} bytes", plan.arena_bytes);
+    for kv in &plan.kv {
+        let window = kv.window.map(|w| format!(" window {w}")).unwrap_or_default();
+        put!(out, "kv {}: {} heads {} elements {}{window}", Name(&kv.kind), kv.dtype, kv.heads, kv.head_elements);
+        put!(
+            out,
+            "  page {} tokens, {} bytes; strides page {} layer {} token {} head {}, value {} after key",
+            kv.page_tokens,
+            kv.page_bytes(),
+            kv.page_stride,
+            kv.layer_stride,
+            kv.token_stride,
+            kv.head_stride,
+            kv.v_offset
+        );
+        let layers: Vec<String> = kv.layers.iter().map(usize::to_string).collect();
+        put!(out, "  layers [{}]", layers.join(", "));
+    }
+    for (entry, kernel_entry) in plan.entries.iter().zip(&kernels.entries) {
+        put!(out, "\nentry {} {{", Name(&entry.name));
+        print_instances(&mut out, &entry.instances, |class| {
+            match kernel_entry.graphs.get(KernelEntry::class_graph(class)) {
+                Some(graph) => Name(&graph.name).to_string(),
+                None => format!("\"class {class}\""),
+            }
+        });
+        for bucket in &entry.buckets {
+            print_bucket(&mut out, bucket, kernel_entry);
+        }
+        put!(out, "}}");
+    }
+    out
+}
+
+fn print_bucket(out: &mut String, plan: &BucketPlan, entry: &KernelEntry) {
+    let b = &plan.bucket;
+    put!(
+        out,
+        "  bucket {b}: tokens {}, sequences {}, wanted {}; {} bytes",
+        b.tokens,
+        b.sequences,
+        b.wanted,
+        plan.arena_bytes
+    );
+    for (name, buffer) in &plan.shared {
+        put!(out, "    shared {}: {}", Name(name), buffer_text(buffer));
+    }
+    for (program, graph) in plan.programs.iter().zip(&entry.graphs) {
+        put!(out, "    program {} {{", Name(&program.graph));
+        // A damaged plan may speak of values that the graph does not have; they print as numbers.
+        let value = |id: crate::ValueId| match graph.graph.ids().nth(id.0 as usize) {
+            Some(id) => graph.graph.node(id).name.as_ref().map_or_else(|| id.to_string(), |n| format!("%{}", Name(n))),
+            None => id.to_string(),
+        };
+        for launch in &program.launches {
+            match launch {
+                Launch::Region { region, kernel } => {
+                    let name = graph.regions.get(*region).map_or("?", |r| r.name.as_str());
+                    let values = graph.regions.get(*region).map_or(&[][..], |r| &r.values);
+                    let places: Vec<String> = values
+                        .iter()
+                        .map(|v| match program.places.get(v.0 as usize) {
+                            Some(Place::Arena(buffer)) => format!("{} {}", value(*v), buffer_text(buffer)),
+                            Some(Place::Alias(of)) => format!("{} as {}", value(*v), value(*of)),
+                            Some(Place::Elsewhere) | None => format!("{} elsewhere", value(*v)),
+                        })
+                        .collect();
+                    put!(out, "      {} {} -> {}", kernel.word(), Name(name), places.join(", "));
+                }
+                Launch::Move { from, to } => put!(out, "      move {} -> shared {}", value(*from), Name(to)),
+            }
+        }
+        put!(out, "    }}");
+    }
+}
+
+fn buffer_text(buffer: &Buffer) -> String {
+    format!("{} @{}+{}", buffer.dtype, buffer.offset_bytes, buffer.bytes)
+}
