@@ -1,0 +1,113 @@
+//! The form of a target file, and its reading: unknown keys first, so that a misspelt key is named as such.
+
+use crate::error::{TargetError, nearest};
+use indexmap::IndexMap;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TargetFile {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) arch: String,
+    pub(crate) act: Option<String>,
+    #[serde(default)]
+    pub(crate) options: IndexMap<String, Vec<String>>,
+    pub(crate) kv: KvFile,
+    #[serde(default)]
+    pub(crate) bucket: Vec<BucketFile>,
+    #[serde(default)]
+    pub(crate) limits: LimitsFile,
+    #[serde(default)]
+    pub(crate) peak: Vec<PeakFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KvFile {
+    pub(crate) page_tokens: u64,
+    pub(crate) dtype: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BucketFile {
+    pub(crate) entry: Option<String>,
+    pub(crate) rows: toml::Value,
+    pub(crate) tokens: u64,
+    pub(crate) sequences: Option<u64>,
+    pub(crate) wanted: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LimitsFile {
+    pub(crate) arena_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PeakFile {
+    pub(crate) what: String,
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    pub(crate) source: String,
+}
+
+/// Keys per table; `""` is the file itself. The list repeats the structures above because only it can suggest.
+const KEYS: [(&str, &[&str]); 5] = [
+    ("", &["name", "description", "arch", "act", "options", "kv", "bucket", "limits", "peak"]),
+    ("kv", &["page_tokens", "dtype"]),
+    ("bucket", &["entry", "rows", "tokens", "sequences", "wanted"]),
+    ("limits", &["arena_bytes"]),
+    ("peak", &["what", "value", "unit", "source"]),
+];
+
+/// Reads the text of a target file; `file` names it in errors.
+pub(crate) fn read(text: &str, file: &str) -> Result<TargetFile, TargetError> {
+    let table: toml::Table = toml::from_str(text).map_err(|e| form_error(text, file, &e))?;
+    unknown_keys(&table, "", file)?;
+    toml::from_str(text).map_err(|e| form_error(text, file, &e))
+}
+
+fn unknown_keys(table: &toml::Table, name: &str, file: &str) -> Result<(), TargetError> {
+    let Some((_, known)) = KEYS.iter().find(|(t, _)| *t == name) else { return Ok(()) };
+    for (key, value) in table {
+        if !known.contains(&key.as_str()) {
+            let shown = if name.is_empty() { format!("`{key}`") } else { format!("`{key}` in `{name}`") };
+            let help = match nearest(key, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known keys are {}", known.join(", ")),
+            };
+            let message = format!("no key of a target file is called {shown}");
+            return Err(TargetError { code: "T0104", place: file.to_owned(), message, help });
+        }
+        if !name.is_empty() {
+            continue;
+        }
+        match value {
+            toml::Value::Table(inner) => unknown_keys(inner, key, file)?,
+            toml::Value::Array(list) => {
+                for inner in list.iter().filter_map(toml::Value::as_table) {
+                    unknown_keys(inner, key, file)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn form_error(text: &str, file: &str, error: &toml::de::Error) -> TargetError {
+    let place = match error.span() {
+        Some(span) => {
+            let before = text.get(..span.start).unwrap_or("");
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+            format!("{file}:{line}:{column}")
+        }
+        None => file.to_owned(),
+    };
+    let help = "compare with a built-in target, listed by `beamc targets`".to_owned();
+    TargetError { code: "T0103", place, message: error.message().to_owned(), help }
+}
