@@ -1,1 +1,3 @@
-//! To be written.
+//! Devices: everything between an artifact with a checkpoint and an executor that runs steps.
+
+pub mod checkpoint;

@@ -1,0 +1,300 @@
+//! What can be wrong with a checkpoint: problems, collected and told together.
+
+use super::header::HeaderFault;
+use ir::DType;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One thing that is wrong. Messages are one line; [`Problem::help`] says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// Nothing that could be a checkpoint.
+    #[error("W0101: `{dir}` holds neither `{single}` nor `{index}`")]
+    NoWeights {
+        /// Directory.
+        dir: String,
+        /// Name of a checkpoint in one file.
+        single: &'static str,
+        /// Name of the index of a sharded one.
+        index: &'static str,
+    },
+    /// The system refused.
+    #[error("W0102: `{file}` cannot be read: {fact}")]
+    Unreadable {
+        /// File.
+        file: String,
+        /// The system's words.
+        fact: String,
+    },
+    /// The index is no index.
+    #[error("W0103: `{file}` is not an index of shards: {fact}")]
+    Index {
+        /// File.
+        file: String,
+        /// What is wrong.
+        fact: String,
+    },
+    /// A shard name that may lead out of the directory.
+    #[error("W0104: `{file}` puts tensor `{tensor}` into `{shard}`, which is not a plain file name")]
+    ShardName {
+        /// Index.
+        file: String,
+        /// Tensor.
+        tensor: String,
+        /// Name of the shard.
+        shard: String,
+    },
+    /// A shard is not there.
+    #[error("W0105: `{shard}` is missing; `{file}` says that it holds {tensors} tensors, such as `{example}`")]
+    ShardMissing {
+        /// Index.
+        file: String,
+        /// Shard.
+        shard: String,
+        /// How many tensors are lost with it.
+        tensors: usize,
+        /// One of them.
+        example: String,
+    },
+    /// The index and a shard contradict each other.
+    #[error("W0106: tensor `{tensor}` is in `{shard}` according to `{file}`, but {fact}")]
+    NotInShard {
+        /// Index.
+        file: String,
+        /// Tensor.
+        tensor: String,
+        /// Shard named by the index.
+        shard: String,
+        /// Where it is instead.
+        fact: String,
+    },
+    /// A shard has a tensor that the index does not know.
+    #[error("W0107: tensor `{tensor}` is in `{shard}`, but `{file}` {fact}")]
+    NotInIndex {
+        /// Index.
+        file: String,
+        /// Tensor.
+        tensor: String,
+        /// Shard that has it.
+        shard: String,
+        /// What the index says instead.
+        fact: String,
+    },
+    /// The header of a file is damaged.
+    #[error("{}: `{file}`: {fault}", fault.code())]
+    Header {
+        /// File.
+        file: String,
+        /// What is wrong.
+        fault: HeaderFault,
+    },
+    /// No form of a weight is present.
+    #[error("W0301: {weight} is missing: `{looked_for}` is not in the checkpoint{hint}")]
+    Missing {
+        /// Weight.
+        weight: String,
+        /// Tensors looked for.
+        looked_for: String,
+        /// The nearest name there is, or how many parts are present.
+        hint: String,
+    },
+    /// Another shape than the recipe's.
+    #[error("W0302: `{tensor}` in `{file}` has shape {found:?}, {weight} needs {expected:?}")]
+    Shape {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// File.
+        file: String,
+        /// Shape in the file.
+        found: Vec<u64>,
+        /// Shape of the recipe.
+        expected: Vec<u64>,
+    },
+    /// A format that is not read.
+    #[error(
+        "W0303: `{tensor}` in `{file}` is stored as {found}, {weight} is read from F32, BF16 or F16: this build reads unquantised checkpoints"
+    )]
+    Format {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// File.
+        file: String,
+        /// Format in the file.
+        found: String,
+    },
+    /// A conversion that loses bits and was not asked for.
+    #[error("W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: that loses bits")]
+    Narrowing {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// File.
+        file: String,
+        /// Format in the file.
+        found: String,
+        /// Format while the model runs.
+        resident: DType,
+    },
+    /// Two forms are present.
+    #[error("W0305: {weight} is there twice: as `{one}` and as `{other}`")]
+    Ambiguous {
+        /// Weight.
+        weight: String,
+        /// Tensor of one form.
+        one: String,
+        /// Tensor of the other.
+        other: String,
+    },
+    /// A tensor that no recipe wants.
+    #[error("W0306: `{tensor}` ({dtype} {shape:?}) in `{file}` belongs to no weight of the model")]
+    Extra {
+        /// Tensor.
+        tensor: String,
+        /// File.
+        file: String,
+        /// Its format.
+        dtype: String,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
+    /// A recipe that means nothing.
+    #[error("W0307: the artifact's recipe does not hold together: {fact}")]
+    Recipe {
+        /// Both facts.
+        fact: String,
+    },
+    /// Not enough memory.
+    #[error("W0308: the weights take {bytes} bytes of memory, more than this machine gives")]
+    Memory {
+        /// Bytes wanted.
+        bytes: u64,
+    },
+    /// A weight was asked for that no recipe describes.
+    #[error("W0309: {weight} was asked for, but the artifact has no recipe for it")]
+    Unknown {
+        /// Weight.
+        weight: String,
+    },
+}
+
+impl Problem {
+    /// The code, such as `W0302`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Problem::NoWeights { .. } => "W0101",
+            Problem::Unreadable { .. } => "W0102",
+            Problem::Index { .. } => "W0103",
+            Problem::ShardName { .. } => "W0104",
+            Problem::ShardMissing { .. } => "W0105",
+            Problem::NotInShard { .. } => "W0106",
+            Problem::NotInIndex { .. } => "W0107",
+            Problem::Header { fault, .. } => fault.code(),
+            Problem::Missing { .. } => "W0301",
+            Problem::Shape { .. } => "W0302",
+            Problem::Format { .. } => "W0303",
+            Problem::Narrowing { .. } => "W0304",
+            Problem::Ambiguous { .. } => "W0305",
+            Problem::Extra { .. } => "W0306",
+            Problem::Recipe { .. } => "W0307",
+            Problem::Memory { .. } => "W0308",
+            Problem::Unknown { .. } => "W0309",
+        }
+    }
+
+    /// What to do about it.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Problem::NoWeights { .. } => "name the checkpoint's directory, or one of its weight files",
+            Problem::Unreadable { .. } => "check that the file exists and may be read",
+            Problem::Index { .. }
+            | Problem::ShardName { .. }
+            | Problem::ShardMissing { .. }
+            | Problem::NotInShard { .. }
+            | Problem::NotInIndex { .. }
+            | Problem::Header { .. } => {
+                "fetch the checkpoint again; compare the sizes of its files with the original's"
+            }
+            Problem::Missing { .. } | Problem::Shape { .. } | Problem::Extra { .. } => {
+                "artifact and checkpoint must be of one model: compile the spec that `beamc import` makes of this checkpoint's config.json"
+            }
+            Problem::Format { .. } => "use the unquantised checkpoint of this model",
+            Problem::Narrowing { .. } => {
+                "compile for a target that keeps f32, or allow the narrowing by name (it changes the model's bits)"
+            }
+            Problem::Ambiguous { .. } => "remove one of the two forms from the checkpoint",
+            Problem::Recipe { .. } | Problem::Unknown { .. } => "compile the spec again",
+            Problem::Memory { .. } => "use a machine with more memory, or a target with a narrower format",
+        }
+    }
+
+    /// Order of telling: what explains other problems comes first.
+    fn rank(&self) -> u8 {
+        match self {
+            Problem::Recipe { .. } | Problem::Memory { .. } | Problem::Unknown { .. } => 0,
+            Problem::NoWeights { .. } | Problem::Unreadable { .. } | Problem::Index { .. } => 1,
+            Problem::ShardName { .. } | Problem::ShardMissing { .. } | Problem::Header { .. } => 2,
+            Problem::NotInShard { .. } | Problem::NotInIndex { .. } => 3,
+            Problem::Format { .. } | Problem::Shape { .. } => 4,
+            Problem::Missing { .. } | Problem::Ambiguous { .. } => 5,
+            Problem::Narrowing { .. } => 6,
+            Problem::Extra { .. } => 7,
+        }
+    }
+}
+
+/// Everything that is wrong, most important first. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadErrors {
+    problems: Vec<Problem>,
+}
+
+impl LoadErrors {
+    pub(super) fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(Problem::rank);
+        LoadErrors { problems }
+    }
+
+    /// All problems.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl From<Problem> for LoadErrors {
+    fn from(problem: Problem) -> Self {
+        LoadErrors { problems: vec![problem] }
+    }
+}
+
+/// How many problems are told in full.
+const SHOWN: usize = 20;
+
+impl fmt::Display for LoadErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.problems.iter().take(SHOWN);
+        for problem in shown.clone() {
+            writeln!(f, "{problem}")?;
+        }
+        if let more @ 1.. = self.problems.len().saturating_sub(SHOWN) {
+            writeln!(f, "and {more} more")?;
+        }
+        let helps: BTreeSet<&str> = shown.map(Problem::help).collect();
+        let helps: Vec<String> = helps.iter().map(|help| format!("  help: {help}")).collect();
+        f.write_str(&helps.join("\n"))
+    }
+}
+
+impl std::error::Error for LoadErrors {}
+
+/// Text from a file as messages quote it: one line, not endless.
+pub(super) fn quoted(text: &str) -> String {
+    const MOST: usize = 160;
+    let clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST).collect();
+    if text.chars().nth(MOST).is_some() { format!("{clean}…") } else { clean }
+}
