@@ -1,0 +1,72 @@
+//! Leaves: weights, literals, instance numbers. Inputs are the caller's.
+
+use crate::context::Context;
+use crate::error::{Fault, InterpError, broken};
+use crate::shape::result_axes;
+use crate::tensor::{Data, Tensor};
+use ir::{ConstExpr, DType, Facts, Scope, TensorType, WeightRef};
+use std::sync::Arc;
+
+/// `weight`: the tensor that the reference names for the layer that runs.
+pub(crate) fn weight(
+    reference: &WeightRef,
+    facts: &Facts,
+    ctx: &Context<'_>,
+    ty: &TensorType,
+) -> Result<Arc<Tensor>, InterpError> {
+    let running = |name: &str| ctx.layer.ok_or_else(|| Fault::NoLayer(format!("weight `{name}`")));
+    let (scope, name, layer) = match reference {
+        WeightRef::Model(name) => (Scope::Model, name, None),
+        WeightRef::Layer(name) => (Scope::Layer, name, Some(running(name)?)),
+        WeightRef::FirstLayer(name) => (Scope::Layer, name, Some(0)),
+        WeightRef::Next { layer, last } => match running(layer)? + 1 {
+            next if next < facts.layers() => (Scope::Layer, layer, Some(next)),
+            _ => (Scope::Model, last, None),
+        },
+    };
+    let weight = ctx.weights.weight(scope, name, layer)?;
+    weight.expect_fit(ty, || format!("weight `{name}`"))?;
+    Ok(weight)
+}
+
+/// `literal`: constant data over the axes of the result.
+pub(crate) fn literal(numbers: &[f32], ty: &TensorType) -> Result<Tensor, InterpError> {
+    let axes = result_axes("literal C1", ty, &[])?;
+    let wrong = |x: f32| broken("literal C2", format!("{x} is not a {}", ty.dtype));
+    let data = match ty.dtype {
+        DType::F32 => Data::F32(numbers.to_vec()),
+        DType::Bf16 => {
+            if let Some(x) = numbers.iter().find(|x| !numerics::is_bf16(**x)) {
+                return Err(wrong(*x));
+            }
+            Data::F32(numbers.to_vec())
+        }
+        DType::I32 => {
+            let whole = |x: &f32| if (*x as i32) as f32 == *x { Ok(*x as i32) } else { Err(wrong(*x)) };
+            Data::I32(numbers.iter().map(whole).collect::<Result<_, _>>()?)
+        }
+        DType::Bool => {
+            let truth = |x: &f32| if *x == 0.0 || *x == 1.0 { Ok(*x == 1.0) } else { Err(wrong(*x)) };
+            Data::Bool(numbers.iter().map(truth).collect::<Result<_, _>>()?)
+        }
+    };
+    Tensor::new(axes, ty.dtype, data)
+        .map_err(|_| broken("literal C1", format!("{} numbers are given for {ty}", numbers.len())))
+}
+
+/// A constant of the layer instance in binary64.
+pub(crate) fn constant(what: &str, expr: &ConstExpr, layer: Option<usize>) -> Result<f64, InterpError> {
+    match (layer, expr.number()) {
+        (_, Some(number)) => Ok(number),
+        (Some(layer), None) => Ok(expr.eval(layer)),
+        (None, None) => Err(Fault::NoLayer(format!("{what} {expr}")).into()),
+    }
+}
+
+/// `scalar`: a constant of the layer instance, rounded once.
+pub(crate) fn scalar(expr: &ConstExpr, layer: Option<usize>, ty: &TensorType) -> Result<Tensor, InterpError> {
+    if ty.dtype != DType::F32 || !ty.axes.is_empty() {
+        return Err(broken("scalar C1", format!("the result is declared {ty}, it is f32[]")));
+    }
+    Tensor::f32(&[], vec![constant("the number", expr, layer)? as f32])
+}
