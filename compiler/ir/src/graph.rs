@@ -213,6 +213,12 @@ impl GraphBuilder {
         self.graph.outputs.push((name.to_owned(), id));
     }
 
+    /// Puts the inputs into another order of the signature; `order` lists every input once.
+    pub fn order_inputs(&mut self, order: Vec<ValueId>) {
+        debug_assert_eq!(order.len(), self.graph.inputs.len());
+        self.graph.inputs = order;
+    }
+
     /// The graph so far.
     pub fn graph(&self) -> &Graph {
         &self.graph

@@ -1,1 +1,108 @@
-//! To be written.
+//! The front end: a spec file becomes an [`ir::Model`], or a list of diagnostics that point into the file.
+//!
+//! A spec is TOML facts plus block text. It is read in steps, each a file here:
+//! `document` (TOML with spans) → `merge` (`extends`) → `facts` (dims, weights, schedule) →
+//! `lexer`, `parser` (block text) → `elab` (names, axes, types, rounding points) → the model level.
+//! The front end reads no weight and knows no device; what a target decides (the activation dtype,
+//! the alternative of an option) arrives as a [`Choices`].
+
+mod ast;
+mod codes;
+mod diag;
+mod disk;
+mod document;
+mod elab;
+mod facts;
+mod import;
+mod lexer;
+mod library;
+mod merge;
+mod parser;
+mod rules;
+mod source;
+
+pub use codes::{CODES, Code, explain};
+pub use diag::{Diagnostic, Label, Severity, has_errors, render, render_json};
+pub use import::{Imported, import};
+pub use library::Library;
+pub use source::Sources;
+
+use ir::{DType, Model};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a target decides about a spec.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// Replaces the spec's dtype of untyped names.
+    pub act: Option<DType>,
+    /// Option → alternatives, the preferred first. The first one that the spec offers is taken.
+    pub options: BTreeMap<String, Vec<String>>,
+}
+
+/// A spec that was read: the model if there was no error, and everything that is to be said about it.
+#[derive(Debug)]
+pub struct Checked {
+    /// The model level, absent if a diagnostic is an error.
+    pub model: Option<Model>,
+    /// Errors and warnings, most important first.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The files that spans point into.
+    pub sources: Sources,
+}
+
+/// Reads a spec file, or a directory that holds a `config.json`.
+pub fn check_path(path: &Path, library: &Library, choices: &Choices) -> Checked {
+    let mut sources = Sources::default();
+    let mut diagnostics = Vec::new();
+    let model = read(path, library, choices, &mut sources, &mut diagnostics);
+    diagnostics.sort_by_key(|d: &Diagnostic| d.severity);
+    Checked { model, diagnostics, sources }
+}
+
+/// Reads a spec from text, as if it were a file of that name.
+pub fn check_text(name: &str, text: &str, library: &Library, choices: &Choices) -> Checked {
+    let mut sources = Sources::default();
+    let mut diagnostics = Vec::new();
+    let model = from_text(name, text.to_owned(), None, library, choices, &mut sources, &mut diagnostics);
+    diagnostics.sort_by_key(|d: &Diagnostic| d.severity);
+    Checked { model, diagnostics, sources }
+}
+
+fn read(
+    path: &Path,
+    library: &Library,
+    choices: &Choices,
+    sources: &mut Sources,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Model> {
+    if path.is_dir() {
+        let config = path.join("config.json");
+        let imported = import(&config, library, sources, out)?;
+        let name = format!("{} (imported)", config.display());
+        return from_text(&name, imported.toml, None, library, choices, sources, out);
+    }
+    let text = match source::read_text(path) {
+        Ok(text) => text,
+        Err(diagnostic) => {
+            out.push(diagnostic);
+            return None;
+        }
+    };
+    from_text(&path.display().to_string(), text, path.parent(), library, choices, sources, out)
+}
+
+fn from_text(
+    name: &str,
+    text: String,
+    folder: Option<&Path>,
+    library: &Library,
+    choices: &Choices,
+    sources: &mut Sources,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Model> {
+    let merged = merge::load(name, text, folder, library, sources, out)?;
+    let facts = facts::resolve(&merged, choices, sources, out)?;
+    let program = parser::program(&merged, library, sources, out)?;
+    elab::elaborate(facts, &program, out)
+}

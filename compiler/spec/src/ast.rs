@@ -1,0 +1,136 @@
+//! The block language as a tree, every node with its place.
+
+use ir::{DType, Span};
+
+/// A name and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Ident {
+    pub text: String,
+    pub span: Span,
+}
+
+/// All functions of a spec. Of several with one name the last stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Program {
+    pub functions: Vec<Function>,
+}
+
+impl Program {
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().rev().find(|f| f.kind != FunctionKind::Entry && f.name.text == name)
+    }
+
+    /// Entries in the order in which their names first appear.
+    pub fn entries(&self) -> Vec<&Function> {
+        let mut found: Vec<&Function> = Vec::new();
+        for f in self.functions.iter().filter(|f| f.kind == FunctionKind::Entry) {
+            match found.iter_mut().find(|g| g.name.text == f.name.text) {
+                Some(slot) => *slot = f,
+                None => found.push(f),
+            }
+        }
+        found
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FunctionKind {
+    /// `def f(x) = expr`: an expression with a name.
+    Def,
+    /// `fn f(x) { … }`: takes and returns values.
+    Fn,
+    /// `entry f(x: …) -> … { … }`.
+    Entry,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub kind: FunctionKind,
+    pub name: Ident,
+    pub params: Vec<Param>,
+    pub results: Option<Vec<TypeAst>>,
+    /// `in f32`: dtype of untyped names inside.
+    pub dtype: Option<DType>,
+    /// Statements; a `def` has one `return`.
+    pub body: Vec<Stmt>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Param {
+    pub name: Ident,
+    pub constant: bool,
+    pub ty: Option<TypeAst>,
+}
+
+/// `f32`, `f32[T, hidden]`, or `[T, hidden]`.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeAst {
+    pub dtype: Option<DType>,
+    pub axes: Option<Vec<Ident>>,
+    pub span: Span,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Stmt {
+    pub kind: StmtKind,
+    pub span: Span,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum StmtKind {
+    /// `const a = e` or `const a: f32 = e`.
+    Const { name: Ident, dtype: Option<DType>, value: Expr },
+    /// `a, b: f32 = e, f`.
+    Let { targets: Vec<Target>, values: Vec<Expr> },
+    Return(Vec<Expr>),
+    Yield(Vec<Expr>),
+    /// `for l in layers { … }`.
+    Layers { index: Ident, body: Vec<Stmt> },
+    /// An expression for its effect, or a match whose arms are statements.
+    Expr(Expr),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub name: Ident,
+    pub ty: Option<TypeAst>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Expr {
+    pub kind: ExprKind,
+    pub span: Span,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BinaryOp {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    Pow,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum ExprKind {
+    Number(f64),
+    Name(String),
+    Field(Box<Expr>, Ident),
+    Index(Box<Expr>, Vec<Expr>),
+    Call { function: Ident, args: Vec<Expr>, named: Vec<(Ident, Expr)> },
+    Neg(Box<Expr>),
+    Binary(BinaryOp, Box<Expr>, Box<Expr>),
+    /// `x as axis`.
+    As(Box<Expr>, Ident),
+    /// `match subject { arm { … } … }`.
+    Match { subject: Box<Expr>, arms: Vec<(Ident, Vec<Stmt>)> },
+    /// `for a, b in x, y { … yield … }`.
+    For { vars: Vec<Ident>, over: Vec<Expr>, body: Vec<Stmt> },
+}

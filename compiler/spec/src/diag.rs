@@ -1,0 +1,180 @@
+//! Diagnostics: a code, one sentence, the place in the user's file, the facts in conflict, a next step.
+
+use crate::{Sources, codes};
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use ir::Span;
+
+/// How serious a diagnostic is. Errors sort before warnings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing can be compiled.
+    Error,
+    /// Worth a look; each has a way to say that it is meant.
+    Warning,
+}
+
+/// A place and what is to be said of it.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// Place.
+    pub span: Span,
+    /// A few words, the fact found there.
+    pub text: String,
+}
+
+/// One finding.
+#[derive(Clone, Debug)]
+pub struct Diagnostic {
+    /// Seriousness.
+    pub severity: Severity,
+    /// Code that `beamc explain` knows.
+    pub code: &'static str,
+    /// One sentence that states the condition.
+    pub message: String,
+    /// Where; absent only when no file could be read.
+    pub primary: Option<Label>,
+    /// The other facts.
+    pub notes: Vec<Label>,
+    /// What to do next.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// An error without a place yet.
+    pub fn error(code: &'static str, message: impl Into<String>) -> Self {
+        debug_assert!(codes::explain(code).is_some(), "{code} has no explanation");
+        Diagnostic {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            primary: None,
+            notes: Vec::new(),
+            help: None,
+        }
+    }
+
+    /// A warning without a place yet.
+    pub fn warning(code: &'static str, message: impl Into<String>) -> Self {
+        Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message) }
+    }
+
+    /// Sets the place and the fact found there.
+    pub fn at(mut self, span: Span, text: impl Into<String>) -> Self {
+        self.primary = Some(Label { span, text: text.into() });
+        self
+    }
+
+    /// Adds the other fact.
+    pub fn note(mut self, span: Option<Span>, text: impl Into<String>) -> Self {
+        if let Some(span) = span {
+            self.notes.push(Label { span, text: text.into() });
+        }
+        self
+    }
+
+    /// Sets the next step.
+    pub fn help(mut self, text: impl Into<String>) -> Self {
+        self.help = Some(text.into());
+        self
+    }
+
+    /// Appends "did you mean" if a known name is near.
+    pub fn nearest<'a>(self, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.into_iter().collect();
+        let best = known
+            .iter()
+            .map(|k| (strsim::damerau_levenshtein(wanted, k), *k))
+            .filter(|(d, k)| *d <= 1 + k.len().max(wanted.len()) / 4)
+            .min();
+        match best {
+            Some((_, name)) => self.help(format!("did you mean `{name}`?")),
+            None if known.is_empty() || known.len() > 24 => self,
+            None => self.help(format!("known here: {}", known.join(", "))),
+        }
+    }
+}
+
+/// Whether any diagnostic is an error.
+pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().any(|d| d.severity == Severity::Error)
+}
+
+/// Renders diagnostics for a person.
+pub fn render(diagnostics: &[Diagnostic], sources: &Sources, colour: bool) -> String {
+    let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+    let mut out = String::new();
+    for d in diagnostics {
+        out.push_str(&render_one(d, sources, &renderer));
+        out.push_str("\n\n");
+    }
+    out
+}
+
+fn render_one(d: &Diagnostic, sources: &Sources, renderer: &Renderer) -> String {
+    let level = match d.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut group = Group::with_title(level.primary_title(d.message.as_str()).id(d.code));
+    let labels: Vec<(&Label, AnnotationKind)> = d
+        .primary
+        .iter()
+        .map(|l| (l, AnnotationKind::Primary))
+        .chain(d.notes.iter().map(|l| (l, AnnotationKind::Context)))
+        .collect();
+    let mut files: Vec<u32> = Vec::new();
+    for (label, _) in &labels {
+        if !files.contains(&label.span.file) {
+            files.push(label.span.file);
+        }
+    }
+    for file in files {
+        let text = sources.text(file);
+        let mut snippet = Snippet::source(text).path(sources.name(file)).line_start(1);
+        for (label, kind) in labels.iter().filter(|(l, _)| l.span.file == file) {
+            snippet = snippet.annotation(kind.span(clip(label.span, text)).label(label.text.as_str()));
+        }
+        group = group.element(snippet);
+    }
+    if let Some(help) = &d.help {
+        group = group.element(Level::HELP.message(help.as_str()));
+    }
+    renderer.render(&[group])
+}
+
+/// A span made safe to slice with: inside the text and on character boundaries.
+fn clip(span: Span, text: &str) -> std::ops::Range<usize> {
+    let mut start = (span.start as usize).min(text.len());
+    let mut end = (span.end as usize).clamp(start, text.len());
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    while !text.is_char_boundary(end) {
+        end += 1;
+    }
+    start..end
+}
+
+/// Renders diagnostics for a program: one JSON object each.
+pub fn render_json(diagnostics: &[Diagnostic], sources: &Sources) -> serde_json::Value {
+    let label = |l: &Label| {
+        let (line, column) = sources.line_column(l.span);
+        serde_json::json!({
+            "file": sources.name(l.span.file), "line": line, "column": column,
+            "start_byte": l.span.start, "end_byte": l.span.end, "text": l.text,
+        })
+    };
+    diagnostics
+        .iter()
+        .map(|d| {
+            serde_json::json!({
+                "severity": match d.severity { Severity::Error => "error", Severity::Warning => "warning" },
+                "code": d.code,
+                "message": d.message,
+                "at": d.primary.as_ref().map(label),
+                "notes": d.notes.iter().map(label).collect::<Vec<_>>(),
+                "help": d.help,
+            })
+        })
+        .collect()
+}

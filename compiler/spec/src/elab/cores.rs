@@ -1,0 +1,202 @@
+//! The heavy operations: products with weights, products of values, the cache.
+
+use super::axes::fixed;
+use super::value::{Origin, Tensor, Val};
+use super::{Elab, Res};
+use crate::Diagnostic;
+use crate::ast::Expr;
+use ir::{Axis, DType, KvRef, Op, Order, Span, TensorType, Type};
+
+impl Elab<'_> {
+    /// An operand of a heavy operation: clause R1 rounds an expression, a value keeps its dtype.
+    fn operand(&mut self, e: &Expr) -> Res<Tensor> {
+        let val = self.expr(e, None)?;
+        self.settle(val, None, e.span, None)
+    }
+
+    /// `linear(x, W)`: contracts the axes that end both, leaves x's other axes and then W's (clause R6).
+    pub(super) fn linear(&mut self, x: &Expr, w: &Expr, span: Span) -> Res<Tensor> {
+        let (x_span, w_span) = (x.span, w.span);
+        let x = self.operand(x)?;
+        let (weight, ids) = match self.expr(w, None)? {
+            Val::Weight(w) => {
+                let t = self.emit(Op::Weight(w.reference), &[], w.ty, w_span)?.as_value();
+                (t, w.chosen)
+            }
+            other => (self.settle(other, None, w_span, None)?, None),
+        };
+        let leading = usize::from(ids.is_some());
+        let own: Vec<Axis> = weight.ty.axes[leading..].to_vec();
+        let shared = x.ty.axes.iter().rev().zip(own.iter().rev()).take_while(|(a, b)| a == b).count();
+        if shared == 0 {
+            let names: Vec<&str> = own.iter().map(|a| a.name.as_str()).collect();
+            return Err(Box::new(
+                Diagnostic::error("B0281", "`linear` contracts the axes that end both operands, and there are none")
+                    .at(x_span, format!("its axes are {}", x.axis_names()))
+                    .note(Some(w_span), format!("its axes are [{}]", names.join(", ")))
+                    .help("the last axes of x must be the last axes of the weight"),
+            ));
+        }
+        let contract: Vec<String> = own[own.len() - shared..].iter().map(|a| a.name.clone()).collect();
+        let mut axes: Vec<Axis> = x.ty.axes[..x.ty.axes.len() - shared].to_vec();
+        if let Some(ids) = &ids {
+            axes.extend(ids.ty.axes.iter().filter(|a| x.ty.axis(&a.name).is_none()).cloned());
+        }
+        axes.extend(own[..own.len() - shared].iter().cloned());
+        for (i, a) in axes.iter().enumerate() {
+            if axes[..i].iter().any(|b| b.name == a.name) {
+                return Err(Box::new(
+                    Diagnostic::error("B0282", format!("the result would have the axis `{}` twice", a.name))
+                        .at(span, "in this product")
+                        .help(format!("rename one of them before: `x as other_{}`", a.name)),
+                ));
+            }
+        }
+        let mut operands = vec![x, weight];
+        operands.extend(ids);
+        let op = Op::Linear { contract, order: Order::Any };
+        self.emit(op, &operands, TensorType::new(DType::F32, axes), span)
+    }
+
+    /// `dot(a, b, over = axis)`: sum of products along one axis.
+    pub(super) fn dot(&mut self, a: &Expr, b: &Expr, over: Option<&Expr>, span: Span) -> Res<Tensor> {
+        let (_, axis) = self.along(a, over, span)?;
+        let (a, b) = (self.operand(a)?, self.operand(b)?);
+        let a = self.with_axis(a, &axis.name, span)?;
+        let b = self.with_axis(b, &axis.name, span)?;
+        let (operands, axes, _) = self.aligned(vec![a, b], span)?;
+        let axes = axes.into_iter().filter(|x| x.name != axis.name).collect();
+        let op = Op::Dot { axis: axis.name, order: Order::Any };
+        self.emit(op, &operands, TensorType::new(DType::F32, axes), span)
+    }
+
+    fn cache_kind(&mut self, e: &Expr) -> Res<KvRef> {
+        match self.expr(e, None)? {
+            Val::Kv(kv) => Ok(kv),
+            other => Err(Box::new(
+                Diagnostic::error("B0283", "a cache kind is expected")
+                    .at(e.span, format!("this is {}", other.what()))
+                    .help("write kv.name or kv[l.column]"),
+            )),
+        }
+    }
+
+    /// Names of the kinds that a reference can mean.
+    fn kind_names(&self, kv: &KvRef) -> Vec<String> {
+        match kv {
+            KvRef::Kind(k) => vec![k.clone()],
+            KvRef::ByColumn(c) => {
+                let mut names: Vec<String> =
+                    self.resolved.facts.schedule.iter().filter_map(|k| k.get(c).cloned()).collect();
+                names.sort();
+                names.dedup();
+                names
+            }
+        }
+    }
+
+    /// `store(kv, k, v, at = positions)`: leaves the cache.
+    pub(super) fn store(&mut self, args: &[Expr], at: Option<&Expr>, span: Span) -> Res<Val> {
+        let kv = self.cache_kind(&args[0])?;
+        let mut operands = Vec::new();
+        for (e, which) in args[1..].iter().zip(["key", "value"]) {
+            let t = self.operand(e)?;
+            let (rows, rest): (Vec<Axis>, Vec<Axis>) = t.ty.axes.iter().cloned().partition(Axis::is_rows);
+            for name in self.kind_names(&kv) {
+                let declared = self.resolved.facts.kv_kind(&name).map(|k| k.k.clone()).unwrap_or_default();
+                if rest != declared || rows.len() != 1 {
+                    let names: Vec<&str> = declared.iter().map(|a| a.name.as_str()).collect();
+                    return Err(Box::new(
+                        Diagnostic::error("B0284", format!("a {which} row of `{name}` has axes [{}]", names.join(", ")))
+                            .at(e.span, format!("this has axes {}", t.axis_names()))
+                            .help("store one row per token"),
+                    ));
+                }
+            }
+            operands.push(t);
+        }
+        operands.push(self.row_positions(at, span)?);
+        let ids: Vec<_> = operands.iter().map(|t| t.id).collect();
+        let id = self.frame().builder.add(Op::Store { kv: kv.clone() }, &ids, Type::Cache, Some(span));
+        Ok(Val::Cache(id, kv))
+    }
+
+    fn row_positions(&mut self, at: Option<&Expr>, span: Span) -> Res<Tensor> {
+        let Some(e) = at else { return self.positions(span) };
+        let t = self.operand(e)?;
+        if t.ty.dtype == DType::I32 && t.ty.axes.len() == 1 && t.ty.axes[0].is_rows() {
+            return Ok(t);
+        }
+        Err(Box::new(
+            Diagnostic::error("B0285", "`at` gives one position per row").at(e.span, format!("this is {}", t.ty)),
+        ))
+    }
+
+    /// `attend(q, cache, mask, scale = number)`: the result has q's axes.
+    pub(super) fn attend(&mut self, args: &[Expr], scale: Option<&Expr>, span: Span) -> Res<Tensor> {
+        let q = self.operand(&args[0])?;
+        let (cache, kv) = match self.expr(&args[1], None)? {
+            Val::Cache(id, kv) => (id, kv),
+            other => {
+                return Err(Box::new(
+                    Diagnostic::error("B0283", "`attend` reads a cache after its store")
+                        .at(args[1].span, format!("this is {}", other.what()))
+                        .help("write attend(q, store(kv.name, k, v), causal, scale = …)"),
+                ));
+            }
+        };
+        let mask = match self.expr(&args[2], None)? {
+            Val::Mask(mask) => mask,
+            other => {
+                return Err(Box::new(
+                    Diagnostic::error("B0286", "the mask is `causal` or `all`")
+                        .at(args[2].span, format!("this is {}", other.what())),
+                ));
+            }
+        };
+        let scale = match scale.map(|e| self.expr(e, None)).transpose()? {
+            Some(Val::Const(c)) if c.number().is_some() => c,
+            _ => {
+                return Err(Box::new(
+                    Diagnostic::error("B0287", "`attend` needs the factor on its scores")
+                        .at(span, "no constant `scale`")
+                        .help("write scale = head_dim ** -0.5"),
+                ));
+            }
+        };
+        self.check_heads(&q, &kv, args[0].span)?;
+        let at = self.positions(span)?;
+        let ty = TensorType::new(DType::F32, q.ty.axes.clone());
+        let op = Op::Attend { kv, mask, scale, order: Order::Any };
+        let cached = Tensor { id: cache, ty: ty.clone(), value: false, origin: Origin::default() };
+        self.emit(op, &[q, cached, at], ty, span)
+    }
+
+    /// Query heads must be a multiple of KV heads, and both must have elements of one length.
+    fn check_heads(&self, q: &Tensor, kv: &KvRef, span: Span) -> Res<()> {
+        for name in self.kind_names(kv) {
+            let Some(kind) = self.resolved.facts.kv_kind(&name) else { continue };
+            let [kv_heads, elements] = kind.k.as_slice() else { continue };
+            let fits = match q.ty.axes.as_slice() {
+                [rows, heads, last] => {
+                    rows.is_rows() && last == elements && fixed(heads) % fixed(kv_heads).max(1) == 0
+                }
+                _ => false,
+            };
+            if !fits {
+                let wanted = format!("[rows, multiple of {} heads, {}]", fixed(kv_heads), elements.name);
+                let sizes: Vec<String> = q.ty.axes.iter().map(|a| format!("{} = {}", a.name, fixed(a))).collect();
+                return Err(Box::new(
+                    Diagnostic::error("B0288", format!("queries of `{name}` have axes {wanted}"))
+                        .at(span, format!("here {}", sizes.join(", ").replace("= 0", "= rows")))
+                        .note(
+                            self.resolved.dim_spans.get(&kv_heads.name).copied(),
+                            format!("{} = {}", kv_heads.name, fixed(kv_heads)),
+                        )
+                        .help("query heads are shared out evenly among KV heads"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,499 @@
+//! Expressions: names, operators, indexing, calls.
+
+use super::value::{Origin, Tensor, Val, WeightVal};
+use super::{Elab, Res};
+use crate::Diagnostic;
+use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Stmt};
+use crate::facts::Value;
+use ir::{Axis, Binary, ConstBinary, ConstExpr, ConstUnary, DType, KvRef, Mask, Op, Scope, Span, TensorType, Unary, WeightRef};
+
+impl Elab<'_> {
+    /// Elaborates an expression. `hint` is the dtype of the name it is bound to, which a `for … yield` rounds to.
+    pub(super) fn expr(&mut self, e: &Expr, hint: Option<DType>) -> Res<Val> {
+        match &e.kind {
+            ExprKind::Number(x) => Ok(Val::Const(ConstExpr::Num(*x))),
+            ExprKind::Name(name) => self.name(name, e.span),
+            ExprKind::Field(base, field) => self.field(base, field),
+            ExprKind::Index(base, items) => self.index(base, items, e.span),
+            ExprKind::Call { function, args, named } => self.call(function, args, named, e.span),
+            ExprKind::Neg(inner) => match self.expr(inner, None)? {
+                Val::Const(c) => Ok(Val::Const(ConstExpr::Unary(ConstUnary::Neg, Box::new(c)).simplified())),
+                other => self.unary(Unary::Neg, other, e.span).map(Val::Tensor),
+            },
+            ExprKind::Binary(op, a, b) => {
+                let (left, right) = (self.expr(a, None)?, self.expr(b, None)?);
+                self.operator(*op, left, right, e.span)
+            }
+            ExprKind::As(base, name) => self.rename(base, name, e.span),
+            ExprKind::Match { subject, arms } => self.match_expr(subject, arms, hint, e.span),
+            ExprKind::For { vars, over, body } => self.for_yield(vars, over, body, hint, e.span),
+        }
+    }
+
+    fn name(&mut self, name: &str, span: Span) -> Res<Val> {
+        if let Some(val) = self.lookup(name) {
+            return Ok(val);
+        }
+        if let Some(n) = self.resolved.facts.dims.get(name) {
+            return Ok(Val::Const(ConstExpr::Num(*n as f64)));
+        }
+        match self.resolved.values.get(name) {
+            Some((_, Value::Number(x))) => return Ok(Val::Const(ConstExpr::Num(*x))),
+            Some((_, Value::None)) => return Ok(Val::None),
+            Some((_, Value::Group(_))) => return Ok(Val::Root(name.to_owned())),
+            None => {}
+        }
+        match name {
+            "inf" => Ok(Val::Const(ConstExpr::Num(f64::INFINITY))),
+            "none" => Ok(Val::None),
+            "causal" => Ok(Val::Mask(Mask::Causal)),
+            "all" => Ok(Val::Mask(Mask::All)),
+            "W" | "kv" | "options" => Ok(Val::Root(name.to_owned())),
+            "target" => Err(unsupported("values of a target spec", span)),
+            _ => {
+                let known = self.known_names();
+                Err(Box::new(
+                    Diagnostic::error("B0241", format!("the name `{name}` has no meaning here"))
+                        .at(span, "unknown")
+                        .nearest(name, known.iter().map(String::as_str)),
+                ))
+            }
+        }
+    }
+
+    fn known_names(&self) -> Vec<String> {
+        let locals = self.frames.iter().flat_map(|f| f.scopes.iter().flat_map(|s| s.keys()));
+        let facts = &self.resolved.facts;
+        let mut names: Vec<String> =
+            locals.chain(facts.dims.keys()).chain(self.resolved.values.keys()).cloned().collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn field(&mut self, base: &Expr, field: &Ident) -> Res<Val> {
+        let wrong = |what: &str| {
+            Err(Box::new(
+                Diagnostic::error("B0242", format!("{what} has no parts"))
+                    .at(base.span, format!("`.{}` is asked of it", field.text)),
+            ))
+        };
+        match self.expr(base, None)? {
+            Val::Layer if field.text == "index" => Ok(Val::Const(ConstExpr::Layer)),
+            Val::Layer => {
+                let known: Vec<String> =
+                    self.resolved.facts.schedule.first().map(|k| k.keys().cloned().collect()).unwrap_or_default();
+                if known.contains(&field.text) {
+                    return Ok(Val::Column(field.text.clone()));
+                }
+                Err(Box::new(
+                    Diagnostic::error("B0243", format!("the schedule has no column `{}`", field.text))
+                        .at(field.span, "unknown")
+                        .nearest(&field.text, known.iter().map(String::as_str)),
+                ))
+            }
+            Val::Root(root) => self.root_field(&root, field),
+            other => wrong(other.what()),
+        }
+    }
+
+    fn root_field(&mut self, root: &str, field: &Ident) -> Res<Val> {
+        let unknown = |known: Vec<String>, what: &str| {
+            Err(Box::new(
+                Diagnostic::error("B0244", format!("there is no {what} `{}`", field.text))
+                    .at(field.span, "unknown")
+                    .nearest(&field.text, known.iter().map(String::as_str)),
+            ))
+        };
+        match root {
+            "W" => self.weight(field),
+            "kv" => {
+                let known: Vec<String> = self.resolved.facts.kv.iter().map(|k| k.name.clone()).collect();
+                if known.contains(&field.text) {
+                    return Ok(Val::Kv(KvRef::Kind(field.text.clone())));
+                }
+                unknown(known, "cache kind")
+            }
+            "options" => {
+                if self.resolved.option_spans.contains_key(&field.text) {
+                    return Ok(Val::Choice(field.text.clone()));
+                }
+                unknown(self.resolved.option_spans.keys().cloned().collect(), "option")
+            }
+            group => match self.resolved.values.get(group) {
+                Some((_, Value::Group(items))) => match items.get(&field.text) {
+                    Some(x) => Ok(Val::Const(ConstExpr::Num(*x))),
+                    None => unknown(items.keys().cloned().collect(), "value"),
+                },
+                _ => unknown(Vec::new(), "value"),
+            },
+        }
+    }
+
+    /// `W.name`: a layer weight where a layer runs, else a weight of the model.
+    fn weight(&mut self, field: &Ident) -> Res<Val> {
+        let facts = &self.resolved.facts;
+        let in_layer = matches!(self.find_layer(), Some(Val::Layer));
+        let found = if in_layer { facts.weight(Scope::Layer, &field.text) } else { None };
+        let Some(weight) = found.or_else(|| facts.weight(Scope::Model, &field.text)) else {
+            let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
+            let d = match facts.weight(Scope::Layer, &field.text) {
+                Some(w) => Diagnostic::error("B0245", format!("`W.{}` is a layer's weight, and no layer runs here", w.name))
+                    .at(field.span, "outside the layer loop")
+                    .note(w.span, "declared for layers"),
+                None => Diagnostic::error("B0244", format!("there is no weight `{}`", field.text))
+                    .at(field.span, "unknown")
+                    .nearest(&field.text, known),
+            };
+            return Err(Box::new(d));
+        };
+        let (scope, ty) = (weight.scope, weight.ty());
+        if let Some(when) = &weight.when {
+            let known = &self.frames[self.frames.len() - 1].kinds;
+            let here = known.iter().find(|(c, _)| *c == when.column).map(|(_, k)| k.as_str());
+            let always = facts.schedule.iter().all(|k| k.get(&when.column) == Some(&when.kind));
+            if here != Some(when.kind.as_str()) && !always {
+                let at = match here {
+                    Some(kind) => format!("here the layer is {kind}"),
+                    None => "here the layer may be of another kind".to_owned(),
+                };
+                return Err(Box::new(
+                    Diagnostic::error("B0246", format!("`W.{}` exists only where {} is {}", field.text, when.column, when.kind))
+                        .at(field.span, at)
+                        .note(weight.span, "declared with this condition")
+                        .help(format!("use it inside match l.{} {{ {} {{ … }} }}", when.column, when.kind)),
+                ));
+            }
+        }
+        self.used.insert((scope, field.text.clone()));
+        let reference = match scope {
+            Scope::Model => WeightRef::Model(field.text.clone()),
+            Scope::Layer => WeightRef::Layer(field.text.clone()),
+        };
+        Ok(Val::Weight(WeightVal { reference, ty, chosen: None }))
+    }
+
+    /// Whether a layer runs here: an inner frame of the loop, or a function called from it.
+    fn find_layer(&self) -> Option<Val> {
+        (self.frames.len() > 1).then_some(Val::Layer)
+    }
+
+    /// A value as a run-time tensor of the graph under construction.
+    pub(super) fn tensor(&mut self, val: Val, span: Span) -> Res<Tensor> {
+        match val {
+            Val::Tensor(t) | Val::Top(t, _) => Ok(t),
+            Val::Const(c) => {
+                let op = Op::Scalar(c.simplified());
+                self.emit(op, &[], TensorType::scalar(DType::F32), span)
+            }
+            Val::Vector(v) => {
+                let data = v.data.iter().map(|x| *x as f32).collect();
+                Ok(self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)?.as_value())
+            }
+            Val::Weight(w) => {
+                let whole = self.emit(Op::Weight(w.reference), &[], w.ty, span)?.as_value();
+                match w.chosen {
+                    None => Ok(whole),
+                    Some(ids) => {
+                        let axis = whole.ty.axes[0].name.clone();
+                        self.gather(whole, ids, &axis, span)
+                    }
+                }
+            }
+            Val::Layer => self.tensor(Val::Const(ConstExpr::Layer), span),
+            other => Err(Box::new(
+                Diagnostic::error("B0247", "a tensor or a number is expected")
+                    .at(span, format!("this is {}", other.what())),
+            )),
+        }
+    }
+
+    pub(super) fn unary(&mut self, op: Unary, val: Val, span: Span) -> Res<Tensor> {
+        let t = self.tensor(val, span)?;
+        let dtype = if op == Unary::Not { DType::Bool } else { DType::F32 };
+        self.check_float(&t, op == Unary::Not, span)?;
+        let ty = t.ty.with_dtype(dtype);
+        self.emit(Op::Unary(op), &[t], ty, span)
+    }
+
+    fn check_float(&self, t: &Tensor, wants_bool: bool, span: Span) -> Res<()> {
+        if (t.ty.dtype == DType::Bool) == wants_bool {
+            return Ok(());
+        }
+        let wanted = if wants_bool { "a truth value" } else { "numbers" };
+        Err(Box::new(Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty))))
+    }
+
+    fn operator(&mut self, op: BinaryOp, left: Val, right: Val, span: Span) -> Res<Val> {
+        let (left, right) = (constant_layer(left), constant_layer(right));
+        if let (Val::Const(a), Val::Const(b)) = (&left, &right)
+            && let Some(op) = const_op(op)
+        {
+            return Ok(Val::Const(ConstExpr::Binary(op, Box::new(a.clone()), Box::new(b.clone())).simplified()));
+        }
+        let binary = match op {
+            BinaryOp::Add => Binary::Add,
+            BinaryOp::Sub => Binary::Sub,
+            BinaryOp::Mul => Binary::Mul,
+            BinaryOp::Div => Binary::Div,
+            BinaryOp::Eq | BinaryOp::Ne => Binary::Eq,
+            BinaryOp::Lt => Binary::Lt,
+            BinaryOp::Le => Binary::Le,
+            BinaryOp::Gt => return self.operator(BinaryOp::Lt, right, left, span),
+            BinaryOp::Ge => return self.operator(BinaryOp::Le, right, left, span),
+            BinaryOp::Pow => return self.power(left, right, span),
+            BinaryOp::Rem => {
+                return Err(Box::new(
+                    Diagnostic::error("B0249", "`%` works on constants only").at(span, "run-time operands"),
+                ));
+            }
+        };
+        let (a, b) = (self.tensor(left, span)?, self.tensor(right, span)?);
+        let t = self.binary(binary, a, b, span)?;
+        if op == BinaryOp::Ne {
+            return self.unary(Unary::Not, Val::Tensor(t), span).map(Val::Tensor);
+        }
+        Ok(Val::Tensor(t))
+    }
+
+    /// `x ** c` for the exponents that a few correctly rounded operations express.
+    fn power(&mut self, base: Val, exponent: Val, span: Span) -> Res<Val> {
+        let x = self.tensor(base, span)?;
+        let exponent = match &exponent {
+            Val::Const(c) => c.number(),
+            _ => None,
+        };
+        let one = Val::Const(ConstExpr::Num(1.0));
+        let t = match exponent {
+            Some(2.0) => self.binary(Binary::Mul, x.clone(), x, span)?,
+            Some(0.5) => self.unary(Unary::Sqrt, Val::Tensor(x), span)?,
+            Some(-0.5) => {
+                let root = self.unary(Unary::Sqrt, Val::Tensor(x), span)?;
+                let one = self.tensor(one, span)?;
+                self.binary(Binary::Div, one, root, span)?
+            }
+            Some(-1.0) => {
+                let one = self.tensor(one, span)?;
+                self.binary(Binary::Div, one, x, span)?
+            }
+            _ => {
+                return Err(Box::new(
+                    Diagnostic::error("B0250", "the exponent of a run-time value is 2, 0.5, -0.5 or -1")
+                        .at(span, "another exponent")
+                        .help("write the product out, or compute the power as a `const`"),
+                ));
+            }
+        };
+        Ok(Val::Tensor(t))
+    }
+
+    /// An element-wise operation of two tensors, aligned by axis name.
+    pub(super) fn binary(&mut self, op: Binary, a: Tensor, b: Tensor, span: Span) -> Res<Tensor> {
+        let wants_bool = matches!(op, Binary::And | Binary::Or);
+        self.check_float(&a, wants_bool, span)?;
+        self.check_float(&b, wants_bool, span)?;
+        let (operands, axes, merges) = self.aligned(vec![a, b], span)?;
+        let dtype = if op.is_predicate() { DType::Bool } else { DType::F32 };
+        let t = self.emit(Op::Binary(op), &operands, TensorType::new(dtype, axes), span)?;
+        self.merged(t, &merges, span)
+    }
+
+    fn index(&mut self, base: &Expr, items: &[Expr], span: Span) -> Res<Val> {
+        let base_val = self.expr(base, None)?;
+        let [item] = items else {
+            return Err(Box::new(Diagnostic::error("B0251", "one index is expected").at(span, "another number of them")));
+        };
+        let item_val = self.expr(item, None)?;
+        match (base_val, item_val) {
+            (Val::Root(root), Val::Column(column)) if root == "kv" => self.kv_by_column(&column, span),
+            (base_val, Val::Const(c)) => {
+                let t = self.tensor(base_val, base.span)?;
+                self.element(t, &c, span)
+            }
+            (Val::Weight(w), Val::Tensor(ids)) if w.chosen.is_none() => {
+                self.check_index(&ids, &w.ty.axes[0], item.span)?;
+                Ok(Val::Weight(WeightVal { chosen: Some(ids), ..w }))
+            }
+            (base_val, Val::Tensor(ids)) => {
+                let t = self.tensor(base_val, base.span)?;
+                let axis = match (&ids.ty.indexes, t.ty.axes.first()) {
+                    (Some(axis), _) => axis.clone(),
+                    (None, Some(first)) => first.name.clone(),
+                    (None, None) => return Err(no_axes(span)),
+                };
+                let t = self.with_axis(t, &axis, span)?;
+                self.gather(t, ids, &axis, span).map(Val::Tensor)
+            }
+            (_, other) => Err(Box::new(
+                Diagnostic::error("B0252", "an index is an integer tensor or a constant")
+                    .at(item.span, format!("this is {}", other.what())),
+            )),
+        }
+    }
+
+    fn kv_by_column(&mut self, column: &str, span: Span) -> Res<Val> {
+        let known = self.frame().kinds.iter().find(|(c, _)| c == column).map(|(_, k)| k.clone());
+        let kinds: Vec<String> = match &known {
+            Some(kind) => vec![kind.clone()],
+            None => self.resolved.facts.schedule.iter().filter_map(|k| k.get(column).cloned()).collect(),
+        };
+        if let Some(missing) = kinds.iter().find(|k| self.resolved.facts.kv_kind(k).is_none()) {
+            let have: Vec<&str> = self.resolved.facts.kv.iter().map(|k| k.name.as_str()).collect();
+            return Err(Box::new(
+                Diagnostic::error("B0253", format!("layers of the kind `{missing}` have no cache kind of that name"))
+                    .at(span, format!("cache kinds are {}", have.join(", ")))
+                    .help(format!("declare [kv] {missing} = {{ … }}")),
+            ));
+        }
+        Ok(Val::Kv(match known {
+            Some(kind) => KvRef::Kind(kind),
+            None => KvRef::ByColumn(column.to_owned()),
+        }))
+    }
+
+    /// `x[2]`: one element of the first fixed axis.
+    fn element(&mut self, t: Tensor, at: &ConstExpr, span: Span) -> Res<Val> {
+        let Some(axis) = t.ty.axes.iter().find(|a| !a.is_rows()).cloned() else { return Err(no_axes(span)) };
+        let length = super::axes::fixed(&axis);
+        let start = match at.number() {
+            Some(x) if x >= 0.0 && x.fract() == 0.0 && (x as u64) < length => x as u64,
+            _ => {
+                return Err(Box::new(
+                    Diagnostic::error("B0254", format!("the index is no whole number below {length}"))
+                        .at(span, format!("`{}` has {length} entries", axis.name)),
+                ));
+            }
+        };
+        let axes = t.ty.axes.iter().filter(|a| a.name != axis.name).cloned().collect();
+        let ty = TensorType::new(t.ty.dtype, axes);
+        let value = t.value;
+        let out = self.emit(Op::Slice { axis: axis.name, start, len: 1, into: None }, &[t], ty, span)?;
+        Ok(Val::Tensor(Tensor { value, ..out }))
+    }
+
+    fn check_index(&self, ids: &Tensor, axis: &Axis, span: Span) -> Res<()> {
+        let fits = ids.ty.dtype == DType::I32 && ids.ty.indexes.as_ref().is_none_or(|t| *t == axis.name);
+        if fits {
+            return Ok(());
+        }
+        Err(Box::new(
+            Diagnostic::error("B0252", format!("an index along `{}` is expected", axis.name))
+                .at(span, format!("this is {}", ids.ty)),
+        ))
+    }
+
+    /// Picks along an axis; axes that both have are aligned.
+    pub(super) fn gather(&mut self, t: Tensor, ids: Tensor, axis: &str, span: Span) -> Res<Tensor> {
+        let Some(at) = t.ty.axis(axis) else { return Err(no_axes(span)) };
+        self.check_index(&ids, &t.ty.axes[at].clone(), span)?;
+        let fresh: Vec<Axis> = ids.ty.axes.iter().filter(|a| t.ty.axis(&a.name).is_none()).cloned().collect();
+        let mut axes = t.ty.axes.clone();
+        axes.splice(at..=at, fresh);
+        let (rows, rest): (Vec<Axis>, Vec<Axis>) = axes.into_iter().partition(Axis::is_rows);
+        let mut ty = TensorType::new(t.ty.dtype, rows.into_iter().chain(rest).collect());
+        ty.indexes = t.ty.indexes.clone();
+        let (value, origin) = (t.value, t.origin);
+        let out = self.emit(Op::Gather { axis: axis.to_owned() }, &[t, ids], ty, span)?;
+        Ok(Tensor { value, origin, ..out })
+    }
+
+    fn rename(&mut self, base: &Expr, name: &Ident, span: Span) -> Res<Val> {
+        let val = self.expr(base, None)?;
+        let t = self.tensor(val, base.span)?;
+        let last = self.last_axis(&t, base.span)?;
+        let length = super::axes::fixed(&last);
+        match self.resolved.facts.dims.get(&name.text) {
+            Some(n) if *n != length => {
+                return Err(Box::new(
+                    Diagnostic::error("B0255", format!("`{}` has {n} entries, `{}` has {length}", name.text, last.name))
+                        .at(span, "renamed here")
+                        .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries")),
+                ));
+            }
+            _ => {}
+        }
+        let mut axes = t.ty.axes.clone();
+        axes.pop();
+        axes.push(Axis::fixed(name.text.clone(), length));
+        let ty = TensorType { axes, ..t.ty.clone() };
+        let value = t.value;
+        let out = self.emit(Op::Rename { from: last.name, to: name.text.clone() }, &[t], ty, span)?;
+        Ok(Val::Tensor(Tensor { value, ..out }))
+    }
+
+    /// `for a, b in x, y { … yield e }`: the body over a whole axis at once; one step sees a single index of it.
+    fn for_yield(&mut self, vars: &[Ident], over: &[Expr], body: &[Stmt], hint: Option<DType>, span: Span) -> Res<Val> {
+        if vars.len() != over.len() {
+            return Err(Box::new(
+                Diagnostic::error("B0256", format!("{} names walk over {} values", vars.len(), over.len()))
+                    .at(span, "one name for each value"),
+            ));
+        }
+        let mut scope = std::collections::HashMap::new();
+        let mut axis: Option<Axis> = None;
+        for (var, e) in vars.iter().zip(over) {
+            let val = self.expr(e, None)?;
+            let t = self.settle(val, None, e.span, None)?;
+            let last = self.last_axis(&t, e.span)?;
+            if let Some(first) = axis.as_ref().filter(|a| **a != last) {
+                return Err(Box::new(
+                    Diagnostic::error("B0257", format!("the loop walks along `{}` and `{}` at once", first.name, last.name))
+                        .at(e.span, format!("its last axis is `{}`", last.name)),
+                ));
+            }
+            axis = Some(last);
+            scope.insert(var.text.clone(), Val::Tensor(t));
+        }
+        let Some(axis) = axis else { return Err(no_axes(span)) };
+        self.frame().scopes.push(scope);
+        self.frame().loop_axes.push(axis.name.clone());
+        let done = self.statements(body, None);
+        self.frame().loop_axes.pop();
+        self.frame().scopes.pop();
+        let yielded = self.frame().yielded.take();
+        done?;
+        let Some(value) = yielded else {
+            return Err(Box::new(
+                Diagnostic::error("B0258", "the loop yields nothing")
+                    .at(span, "no `yield` in its body")
+                    .help("end the body with `yield value`"),
+            ));
+        };
+        let t = self.settle(value, hint, span, None)?;
+        if t.ty.axis(&axis.name).is_none() {
+            return Err(Box::new(
+                Diagnostic::error("B0259", "what the loop yields does not depend on the loop")
+                    .at(span, format!("the value has axes {}", t.axis_names()))
+                    .help("compute it before the loop"),
+            ));
+        }
+        Ok(Val::Tensor(Tensor { origin: Origin::default(), ..t.as_value() }))
+    }
+}
+
+/// `l` in arithmetic is the layer's index.
+fn constant_layer(val: Val) -> Val {
+    match val {
+        Val::Layer => Val::Const(ConstExpr::Layer),
+        other => other,
+    }
+}
+
+fn const_op(op: BinaryOp) -> Option<ConstBinary> {
+    Some(match op {
+        BinaryOp::Add => ConstBinary::Add,
+        BinaryOp::Sub => ConstBinary::Sub,
+        BinaryOp::Mul => ConstBinary::Mul,
+        BinaryOp::Div => ConstBinary::Div,
+        BinaryOp::Pow => ConstBinary::Pow,
+        _ => return None,
+    })
+}
+
+fn no_axes(span: Span) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error("B0260", "a value with an axis to pick along is expected").at(span, "it has none"))
+}
+
+pub(super) fn unsupported(what: &str, span: Span) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error("B0090", format!("{what} are not supported yet")).at(span, "used here"))
+}

@@ -1,0 +1,233 @@
+//! Statements and names: where a value rounds, and to what (clauses R1, R2).
+
+use super::value::{Tensor, Val};
+use super::{Elab, FrameKind, Res};
+use crate::Diagnostic;
+use crate::ast::{Expr, Ident, Stmt, StmtKind, Target, TypeAst};
+use ir::{Axis, DType, Op, Span, Type};
+
+impl Elab<'_> {
+    /// Elaborates statements in order; the value of a last expression statement is the block's value.
+    pub(super) fn statements(&mut self, body: &[Stmt], hint: Option<DType>) -> Res<Option<(Val, Span)>> {
+        let mut last = None;
+        for (i, stmt) in body.iter().enumerate() {
+            if self.frame().returned.is_some() || self.frame().yielded.is_some() {
+                return Err(Box::new(
+                    Diagnostic::error("B0204", "this statement stands after `return` or `yield`")
+                        .at(stmt.span, "never reached"),
+                ));
+            }
+            last = None;
+            match &stmt.kind {
+                StmtKind::Expr(e) if i + 1 == body.len() => last = Some((self.expr(e, hint)?, e.span)),
+                _ => self.statement(stmt)?,
+            }
+        }
+        Ok(last)
+    }
+
+    fn statement(&mut self, stmt: &Stmt) -> Res<()> {
+        match &stmt.kind {
+            StmtKind::Const { name, dtype, value } => {
+                let value = self.constant(value, *dtype == Some(DType::F32))?;
+                self.bind(&name.text, value);
+                Ok(())
+            }
+            StmtKind::Let { targets, values } => self.assign(targets, values, stmt.span),
+            StmtKind::Return(values) => {
+                let values = self.exprs(values)?;
+                self.frame().returned = Some(values);
+                Ok(())
+            }
+            StmtKind::Yield(values) => {
+                let [value] = values.as_slice() else {
+                    return Err(Box::new(
+                        Diagnostic::error("B0205", "`yield` gives one value").at(stmt.span, "several here"),
+                    ));
+                };
+                let value = self.expr(value, None)?;
+                self.frame().yielded = Some(value);
+                Ok(())
+            }
+            StmtKind::Layers { index, body } => self.layers(index, body, stmt.span),
+            StmtKind::Expr(e) => self.expr(e, None).map(drop),
+        }
+    }
+
+    fn exprs(&mut self, list: &[Expr]) -> Res<Vec<Val>> {
+        let mut out = Vec::new();
+        for e in list {
+            match self.expr(e, None)? {
+                Val::Many(items) => out.extend(items),
+                other => out.push(other),
+            }
+        }
+        Ok(out)
+    }
+
+    fn assign(&mut self, targets: &[Target], values: &[Expr], span: Span) -> Res<()> {
+        let mut items = Vec::new();
+        for (i, e) in values.iter().enumerate() {
+            let hint = if values.len() == targets.len() {
+                targets[i].ty.as_ref().and_then(|t| t.dtype)
+            } else {
+                None
+            };
+            match self.expr(e, hint)? {
+                Val::Many(list) if values.len() == 1 => items.extend(list.into_iter().map(|v| (v, e.span))),
+                Val::Top(v, ids) if values.len() == 1 && targets.len() == 2 => {
+                    items.push((Val::Tensor(v), e.span));
+                    items.push((Val::Tensor(ids), e.span));
+                }
+                other => items.push((other, e.span)),
+            }
+        }
+        if items.len() != targets.len() {
+            return Err(Box::new(
+                Diagnostic::error("B0206", format!("{} names take {} values", targets.len(), items.len()))
+                    .at(span, format!("{} names, {} values", targets.len(), items.len())),
+            ));
+        }
+        for (target, (value, value_span)) in targets.iter().zip(items) {
+            let bound = match value {
+                Val::Cache(..) | Val::Layer | Val::Mask(_) | Val::None | Val::Kv(_) => value,
+                other => {
+                    let annotation = target.ty.as_ref().and_then(|t| t.dtype);
+                    let t = self.settle(other, annotation, value_span, Some(&target.name))?;
+                    self.check_axes(&t, target.ty.as_ref())?;
+                    let id = t.id;
+                    self.frame().builder.name(id, &target.name.text);
+                    Val::Tensor(t)
+                }
+            };
+            self.bind(&target.name.text, bound);
+        }
+        Ok(())
+    }
+
+    /// Rounds as clauses R1 and R2 say: to the annotation; else a value keeps its dtype and an expression takes the block's.
+    pub(super) fn settle(&mut self, val: Val, annotation: Option<DType>, span: Span, name: Option<&Ident>) -> Res<Tensor> {
+        let t = self.tensor(val, span)?;
+        let have = t.ty.dtype;
+        let target = match annotation {
+            Some(d) => d,
+            None if t.value || !have.is_float() => have,
+            None => self.frame().dtype,
+        };
+        if target == have {
+            return Ok(t.as_value());
+        }
+        if !target.is_float() {
+            return Err(Box::new(
+                Diagnostic::error("B0207", format!("a value of format {have} cannot become {target}"))
+                    .at(span, format!("this is {}", t.ty))
+                    .help("only floats round; positions and indices stay integers"),
+            ));
+        }
+        let origin = t.origin();
+        if let (Some(name), None) = (name, annotation)
+            && target == DType::Bf16
+            && origin.wide
+            && !origin.narrow
+            && self.resolved.lint_narrowing
+        {
+            let text = &name.text;
+            self.warnings.push(
+                Diagnostic::warning("B0302", format!("`{text}` comes from f32 values only and rounds to {target} here"))
+                    .at(name.span, "an untyped name holds the block's dtype")
+                    .help(format!("write `{text}: f32 = …` to keep it, `{text}: {target} = …` if it is meant")),
+            );
+        }
+        let ty = t.ty.with_dtype(target);
+        Ok(self.emit(Op::Round(target), &[t], ty, span)?.as_value())
+    }
+
+    /// Compares a value with the axes that the text declares for it.
+    pub(super) fn check_axes(&self, t: &Tensor, declared: Option<&TypeAst>) -> Res<()> {
+        let Some((axes, span)) = declared.and_then(|d| Some((d.axes.as_ref()?, d.span))) else { return Ok(()) };
+        let same = axes.len() == t.ty.axes.len() && axes.iter().zip(&t.ty.axes).all(|(d, a)| d.text == a.name);
+        if same {
+            return Ok(());
+        }
+        let declared: Vec<&str> = axes.iter().map(|a| a.text.as_str()).collect();
+        Err(Box::new(
+            Diagnostic::error("B0208", format!("declared with axes [{}], the value has {}", declared.join(", "), t.axis_names()))
+                .at(span, "declared here")
+                .help("declare the axes that the value has"),
+        ))
+    }
+
+    /// The axis a declared name stands for: a dimension, or a row axis.
+    pub(super) fn declared_axis(&self, name: &Ident) -> Axis {
+        self.resolved.facts.axis(&name.text).unwrap_or_else(|| Axis::rows(name.text.clone()))
+    }
+
+    /// Binds a name: rebinds it where it is visible in this graph, else declares it in the innermost scope.
+    pub(super) fn bind(&mut self, name: &str, value: Val) {
+        let top = self.frames.len() - 1;
+        let below = self.frames[top].kind == FrameKind::Inner && self.visible_below(top, name);
+        let frame = &mut self.frames[top];
+        if let Some(scope) = frame.scopes.iter_mut().rev().find(|s| s.contains_key(name)) {
+            scope.insert(name.to_owned(), value);
+        } else if let (true, Val::Tensor(t)) = (below, &value) {
+            frame.assigned.insert(name.to_owned(), t.clone());
+        } else if let Some(scope) = frame.scopes.last_mut() {
+            scope.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Whether a name is a tensor of a frame below an inner one.
+    fn visible_below(&self, top: usize, name: &str) -> bool {
+        for index in (0..top).rev() {
+            let frame = &self.frames[index];
+            let found = frame.scopes.iter().rev().find_map(|s| s.get(name));
+            if let Some(val) = found {
+                return matches!(val, Val::Tensor(_));
+            }
+            if frame.assigned.contains_key(name) {
+                return true;
+            }
+            if frame.kind != FrameKind::Inner {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Looks a name up in the frames; a tensor of a frame below is captured as an input.
+    pub(super) fn lookup(&mut self, name: &str) -> Option<Val> {
+        let top = self.frames.len() - 1;
+        self.lookup_in(top, name)
+    }
+
+    fn lookup_in(&mut self, index: usize, name: &str) -> Option<Val> {
+        let frame = &self.frames[index];
+        if let Some(t) = frame.assigned.get(name) {
+            return Some(Val::Tensor(t.clone()));
+        }
+        if let Some(val) = frame.scopes.iter().rev().find_map(|s| s.get(name)) {
+            return Some(val.clone());
+        }
+        if let Some(t) = frame.captures.get(name) {
+            return Some(Val::Tensor(t.clone()));
+        }
+        if frame.kind != FrameKind::Inner || index == 0 {
+            return None;
+        }
+        match self.lookup_in(index - 1, name)? {
+            Val::Tensor(outer) => {
+                if self.frames[index - 1].at == Some(outer.id) {
+                    let id = self.positions_in(index, &outer.ty);
+                    return Some(Val::Tensor(Tensor { id, ..outer }));
+                }
+                let frame = &mut self.frames[index];
+                let id = frame.builder.input(name, Type::Tensor(outer.ty.clone()));
+                let captured = Tensor { id, ..outer };
+                frame.captures.insert(name.to_owned(), captured.clone());
+                Some(Val::Tensor(captured))
+            }
+            Val::Cache(..) => None,
+            other => Some(other),
+        }
+    }
+}

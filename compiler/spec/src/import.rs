@@ -1,0 +1,315 @@
+//! A Hugging Face `config.json` becomes a spec that extends the base of its architecture.
+//!
+//! Which keys mean what is said by the `[import]` table of the base spec; no key is known here. Every key
+//! of the config must be used, demanded or ignored by that table, so nothing is dropped in silence.
+
+use crate::document::Table;
+use crate::merge::{self, Merged};
+use crate::source::read_text;
+use crate::{Diagnostic, Library, Sources};
+use ir::Span;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The text of an imported spec.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// TOML.
+    pub toml: String,
+    /// Name of the base spec.
+    pub base: String,
+}
+
+/// Reads a config and writes a spec, or says by name what cannot be expressed.
+pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<Imported> {
+    let text = match read_text(config) {
+        Ok(text) => text,
+        Err(d) => {
+            out.push(d);
+            return None;
+        }
+    };
+    let file = sources.add(config.display().to_string(), text.clone());
+    let json: Value = match serde_json::from_str(&text) {
+        Ok(json @ Value::Object(_)) => json,
+        Ok(_) => {
+            let span = Span { file, start: 0, end: text.len().min(1) as u32 };
+            out.push(Diagnostic::error("B0401", "a config is a JSON object").at(span, "another kind of value"));
+            return None;
+        }
+        Err(e) => {
+            let span = line_column(&text, file, e.line(), e.column());
+            out.push(Diagnostic::error("B0401", format!("the config is not JSON: {e}")).at(span, "here"));
+            return None;
+        }
+    };
+    let (base, merged) = base_for(&json, file, &text, library, out)?;
+    let mut importer = Importer { json, file, text, used: BTreeSet::new(), out, failed: false };
+    let toml = importer.run(&base, &merged);
+    (!importer.failed).then_some(Imported { toml, base })
+}
+
+fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let at = (start + column.saturating_sub(1)).min(text.len()) as u32;
+    Span { file, start: at, end: at }
+}
+
+/// The embedded spec whose `hf` facts are those of the config.
+fn base_for(
+    json: &Value,
+    file: u32,
+    text: &str,
+    library: &Library,
+    out: &mut Vec<Diagnostic>,
+) -> Option<(String, Merged)> {
+    let mut known = Vec::new();
+    for (name, spec) in library.specs() {
+        let mut scratch = Vec::new();
+        let Some(merged) = merge::load(name, spec.to_owned(), None, library, &mut Sources::default(), &mut scratch) else {
+            continue;
+        };
+        let extends = spec.lines().any(|l| l.trim_start().starts_with("extends"));
+        let Some(hf) = merged.table("model").and_then(|t| t.get("hf")).and_then(|(_, n)| n.table()) else { continue };
+        if extends {
+            continue;
+        }
+        let wanted = hf.get("architectures").and_then(|(_, n)| n.array()).into_iter().flatten();
+        let wanted: Vec<&str> = wanted.filter_map(|n| n.text()).collect();
+        let model_type = hf.get("model_type").and_then(|(_, n)| n.text());
+        let has = json.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let same_type = model_type.is_none_or(|t| json.get("model_type").and_then(Value::as_str) == Some(t));
+        if same_type && has.clone().all(|a| wanted.contains(&a)) && (model_type.is_some() || has.count() > 0) {
+            return Some((name.to_owned(), merged));
+        }
+        known.push(format!("{} ({})", model_type.unwrap_or("any model_type"), wanted.join(", ")));
+    }
+    let span = key_span(text, file, "architectures").or_else(|| key_span(text, file, "model_type"));
+    let mut d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture").help(format!(
+        "known: {}; write a spec of your own for another one",
+        known.join("; ")
+    ));
+    if let Some(span) = span.or(Some(Span { file, start: 0, end: 0 })) {
+        let found = json.get("architectures").or(json.get("model_type")).unwrap_or(&Value::Null);
+        d = d.at(span, format!("the config says {found}"));
+    }
+    out.push(d);
+    None
+}
+
+/// Place of `"key"` in the JSON text.
+fn key_span(text: &str, file: u32, key: &str) -> Option<Span> {
+    let quoted = Value::String(key.to_owned()).to_string();
+    let start = text.find(&quoted)?;
+    Some(Span { file, start: start as u32, end: (start + quoted.len()) as u32 })
+}
+
+struct Importer<'a> {
+    json: Value,
+    file: u32,
+    text: String,
+    used: BTreeSet<String>,
+    out: &'a mut Vec<Diagnostic>,
+    failed: bool,
+}
+
+impl Importer<'_> {
+    fn error(&mut self, path: &str, d: Diagnostic, found: String) {
+        let leaf = path.rsplit('.').next().unwrap_or(path);
+        let span = key_span(&self.text, self.file, leaf).unwrap_or(Span { file: self.file, start: 0, end: 0 });
+        self.out.push(d.at(span, found));
+        self.failed = true;
+    }
+
+    /// The value at a dotted path; an absent key counts as null.
+    fn get(&mut self, path: &str) -> Value {
+        self.used.insert(path.to_owned());
+        path.split('.').try_fold(&self.json, |at, key| at.get(key)).cloned().unwrap_or(Value::Null)
+    }
+
+    fn run(&mut self, base: &str, merged: &Merged) -> String {
+        let empty = Table::new();
+        let table = merged.table("import").unwrap_or(&empty);
+        let inner = |name: &str| table.get(name).and_then(|(_, n)| n.table()).cloned().unwrap_or_default();
+        self.used.extend(["model_type".to_owned(), "architectures".to_owned()]);
+        for key in ["ignore"] {
+            let list = table.get(key).and_then(|(_, n)| n.array()).into_iter().flatten();
+            self.used.extend(list.filter_map(|n| n.text()).map(str::to_owned));
+        }
+        if self.json.get("quantization_config").is_some_and(|q| !q.is_null()) {
+            let d = Diagnostic::error("B0403", "the checkpoint is quantised, and this build reads unquantised ones")
+                .help("use the BF16 checkpoint");
+            self.error("quantization_config", d, "stored formats are described here".to_owned());
+            self.used.insert("quantization_config".to_owned());
+        }
+        let demands: Vec<String> = table
+            .get("demand")
+            .and_then(|(_, n)| n.array())
+            .into_iter()
+            .flatten()
+            .filter_map(|n| n.text().map(str::to_owned))
+            .collect();
+        demands.iter().for_each(|d| self.demand(d));
+        let act = self.act(table);
+        let dims = self.numbers(&inner("dims"), false);
+        let values = self.numbers(&inner("values"), true);
+        let schedule = self.schedule(&inner("schedule"));
+        let runtime = self.runtime(&inner("runtime"));
+        self.unknown_keys();
+        let section = |name: &str, lines: &[String]| {
+            if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{}\n", lines.join("\n")) }
+        };
+        format!(
+            "extends = {}\n\n[model]\nact = {}\n{}{}{}{}",
+            quoted(base),
+            quoted(&act),
+            section("dims", &dims),
+            section("values", &values),
+            section("schedule", &schedule),
+            section("runtime", &runtime),
+        )
+    }
+
+    /// `path == literal`; the literal is null, a truth value, a number, or a bare word.
+    fn demand(&mut self, demand: &str) {
+        let Some((path, wanted)) = demand.split_once("==").map(|(a, b)| (a.trim(), b.trim())) else { return };
+        let found = self.get(path);
+        let expected: Value = serde_json::from_str(wanted).unwrap_or_else(|_| Value::String(wanted.to_owned()));
+        if found != expected {
+            let d = Diagnostic::error("B0404", format!("`{path}` must be {expected}, and the config says {found}"))
+                .help("the base spec computes no other case; write a spec of your own for it");
+            self.error(path, d, format!("{found} here"));
+        }
+    }
+
+    fn act(&mut self, table: &Table) -> String {
+        let keys: Vec<String> = match table.get("act").map(|(_, n)| n) {
+            Some(n) => match (n.text(), n.array()) {
+                (Some(t), _) => vec![t.to_owned()],
+                (_, Some(a)) => a.iter().filter_map(|n| n.text().map(str::to_owned)).collect(),
+                _ => Vec::new(),
+            },
+            None => Vec::new(),
+        };
+        let mut found = Value::Null;
+        for key in &keys {
+            let value = self.get(key);
+            if found.is_null() {
+                found = value;
+            }
+        }
+        match found.as_str() {
+            Some("bfloat16") => "bf16".to_owned(),
+            Some("float32") => "f32".to_owned(),
+            _ => {
+                let key = keys.first().cloned().unwrap_or_default();
+                let d = Diagnostic::error("B0405", format!("`{key}` must be bfloat16 or float32, and the config says {found}"))
+                    .help("values are stored as bf16 or f32 in this build");
+                self.error(&key, d, format!("{found} here"));
+                "f32".to_owned()
+            }
+        }
+    }
+
+    fn numbers(&mut self, table: &Table, null_is_none: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let path = node.text().unwrap_or("").to_owned();
+            match self.get(&path) {
+                Value::Number(n) => lines.push(format!("{ours} = {n}")),
+                Value::Null if null_is_none => lines.push(format!("{ours} = \"none\"")),
+                found => {
+                    let d = Diagnostic::error("B0406", format!("`{path}` must be a number, and the config says {found}"))
+                        .help("an absent key counts as null");
+                    self.error(&path, d, format!("{found} here"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Lists of kinds, perhaps with a filter `| strip('suffix')`; without a list the base's rule stays.
+    fn schedule(&mut self, table: &Table) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let rule = node.text().unwrap_or("");
+            let (path, filter) = rule.split_once('|').map_or((rule, ""), |(a, b)| (a, b));
+            let path = path.trim().to_owned();
+            let suffix = filter.trim().strip_prefix("strip('").and_then(|f| f.strip_suffix("')")).unwrap_or("").to_owned();
+            match self.get(&path) {
+                Value::Null => {}
+                Value::Array(items) if items.iter().all(Value::is_string) => {
+                    let kinds: Vec<String> = items
+                        .iter()
+                        .filter_map(Value::as_str)
+                        .map(|k| quoted(k.strip_suffix(suffix.as_str()).unwrap_or(k)))
+                        .collect();
+                    lines.push(format!("{ours} = [{}]", kinds.join(", ")));
+                }
+                found => {
+                    let d = Diagnostic::error("B0407", format!("`{path}` must be a list of names, one per layer"));
+                    self.error(&path, d, format!("{found} here"));
+                }
+            }
+        }
+        lines
+    }
+
+    fn runtime(&mut self, table: &Table) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let path = node.text().unwrap_or("").to_owned();
+            match self.get(&path) {
+                Value::Null => {}
+                found @ Value::Number(_) => lines.push(format!("{ours} = {found}")),
+                Value::Array(items) if items.iter().all(Value::is_u64) => {
+                    let ids: Vec<String> = items.iter().map(Value::to_string).collect();
+                    lines.push(format!("{ours} = [{}]", ids.join(", ")));
+                }
+                found => {
+                    let d = Diagnostic::error("B0408", format!("`{path}` must be a number, a list of token ids or null"));
+                    self.error(&path, d, format!("{found} here"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Refuses every key that nothing used.
+    fn unknown_keys(&mut self) {
+        let mut leaves = Vec::new();
+        collect_leaves(&self.json, "", &mut leaves);
+        for leaf in leaves {
+            let covered = self.used.iter().any(|u| leaf == *u || leaf.strip_prefix(u.as_str()).is_some_and(|r| r.starts_with('.')));
+            if !covered {
+                let found = leaf.split('.').try_fold(&self.json, |at, key| at.get(key)).cloned().unwrap_or(Value::Null);
+                if found.is_null() {
+                    continue;
+                }
+                let known: Vec<String> = self.used.iter().cloned().collect();
+                let d = Diagnostic::error("B0409", format!("the config says `{leaf}`, and the base spec has no meaning for it"))
+                    .nearest(&leaf, known.iter().map(String::as_str));
+                self.error(&leaf, d, format!("{found}"));
+            }
+        }
+    }
+}
+
+fn collect_leaves(value: &Value, path: &str, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, inner) in map {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                collect_leaves(inner, &path, out);
+            }
+        }
+        _ if path.is_empty() => {}
+        _ => out.push(path.to_owned()),
+    }
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
