@@ -154,7 +154,7 @@ fn shape_of(kind: &KvKind, q: &Tensor, at: &Tensor) -> Result<Shape, InterpError
     let heads: usize = heads.iter().map(|a| a.1).product();
     let of = |axes: &[(String, usize)]| axes.iter().rev().skip(1).map(|a| a.1).product::<usize>();
     let kv_heads = of(&k);
-    if kv_heads == 0 || heads % kv_heads != 0 || of(&v) != kv_heads {
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || of(&v) != kv_heads {
         return Err(broken("attend C3", format!("{heads} query heads over {kv_heads} heads of kind `{}`", kind.name)));
     }
     Ok(Shape { heads, kv_heads, width: *width })

@@ -1,6 +1,6 @@
 //! Element-wise functions: `unary`, `binary`, `fma`, `select`.
 
-use super::{bools, floats, kept_dtype, result_dtype};
+use super::{bools, ints, numbers, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, walk};
 use crate::tensor::{Data, Tensor};
@@ -21,7 +21,7 @@ pub(crate) fn unary(function: Unary, x: &Tensor, ty: &TensorType) -> Result<Tens
         return Tensor::new(space, DType::Bool, Data::Bool(out));
     }
     result_dtype("unary C2", ty, DType::F32)?;
-    let v = floats("unary C2", x)?;
+    let v = numbers("unary C2", x)?;
     let f: fn(f32) -> f32 = match function {
         Unary::Neg => |x| -x,
         Unary::Abs => f32::abs,
@@ -49,7 +49,7 @@ pub(crate) fn binary(function: Binary, a: &Tensor, b: &Tensor, ty: &TensorType) 
     let strides = [&strides[0][..], &strides[1][..]];
     if !function.is_predicate() {
         result_dtype("binary C2", ty, DType::F32)?;
-        let (x, y) = (floats("binary C2", a)?, floats("binary C2", b)?);
+        let (x, y) = (numbers("binary C2", a)?, numbers("binary C2", b)?);
         let f: fn(f32, f32) -> f32 = match function {
             Binary::Add => |a, b| a + b,
             Binary::Sub => |a, b| a - b,
@@ -74,14 +74,23 @@ pub(crate) fn binary(function: Binary, a: &Tensor, b: &Tensor, ty: &TensorType) 
     match (function, a.data(), b.data()) {
         (Binary::And, Data::Bool(x), Data::Bool(y)) => walk(&space, strides, |[i, j]| push(x[i] && y[j]))?,
         (Binary::Or, Data::Bool(x), Data::Bool(y)) => walk(&space, strides, |[i, j]| push(x[i] || y[j]))?,
+        (Binary::And | Binary::Or, ..) => {
+            return Err(broken("binary C3", format!("{} of {a} and {b}", function.word())));
+        }
         (Binary::Eq, Data::Bool(x), Data::Bool(y)) => walk(&space, strides, |[i, j]| push(x[i] == y[j]))?,
-        (Binary::Eq, Data::F32(x), Data::F32(y)) => walk(&space, strides, |[i, j]| push(x[i] == y[j]))?,
-        (Binary::Lt, Data::F32(x), Data::F32(y)) => walk(&space, strides, |[i, j]| push(x[i] < y[j]))?,
-        (Binary::Le, Data::F32(x), Data::F32(y)) => walk(&space, strides, |[i, j]| push(x[i] <= y[j]))?,
         (Binary::Eq, Data::I32(x), Data::I32(y)) => walk(&space, strides, |[i, j]| push(x[i] == y[j]))?,
         (Binary::Lt, Data::I32(x), Data::I32(y)) => walk(&space, strides, |[i, j]| push(x[i] < y[j]))?,
         (Binary::Le, Data::I32(x), Data::I32(y)) => walk(&space, strides, |[i, j]| push(x[i] <= y[j]))?,
-        _ => return Err(broken("binary C3", format!("{} of {a} and {b}", function.word()))),
+        (function, ..) => {
+            let (x, y) = (numbers("binary C3", a)?, numbers("binary C3", b)?);
+            walk(&space, strides, |[i, j]| {
+                push(match function {
+                    Binary::Eq => x[i] == y[j],
+                    Binary::Lt => x[i] < y[j],
+                    _ => x[i] <= y[j],
+                })
+            })?;
+        }
     }
     Tensor::new(space, DType::Bool, Data::Bool(out))
 }
@@ -90,7 +99,7 @@ pub(crate) fn binary(function: Binary, a: &Tensor, b: &Tensor, ty: &TensorType) 
 pub(crate) fn fma(a: &Tensor, b: &Tensor, c: &Tensor, ty: &TensorType) -> Result<Tensor, InterpError> {
     let space = result_axes("fma C1", ty, &[(a, &[]), (b, &[]), (c, &[])])?;
     result_dtype("fma C2", ty, DType::F32)?;
-    let (x, y, z) = (floats("fma C2", a)?, floats("fma C2", b)?, floats("fma C2", c)?);
+    let (x, y, z) = (numbers("fma C2", a)?, numbers("fma C2", b)?, numbers("fma C2", c)?);
     let sa = aligned("fma C1", a, &space, &[])?;
     let sb = aligned("fma C1", b, &space, &[])?;
     let sc = aligned("fma C1", c, &space, &[])?;
@@ -106,8 +115,6 @@ pub(crate) fn fma(a: &Tensor, b: &Tensor, c: &Tensor, ty: &TensorType) -> Result
 pub(crate) fn select(condition: &Tensor, a: &Tensor, b: &Tensor, ty: &TensorType) -> Result<Tensor, InterpError> {
     let space = result_axes("select C1", ty, &[(condition, &[]), (a, &[]), (b, &[])])?;
     let holds = bools("select C2", condition)?;
-    kept_dtype("select C3", ty, a)?;
-    kept_dtype("select C3", ty, b)?;
     let sc = aligned("select C1", condition, &space, &[])?;
     let sa = aligned("select C1", a, &space, &[])?;
     let sb = aligned("select C1", b, &space, &[])?;
@@ -126,11 +133,17 @@ pub(crate) fn select(condition: &Tensor, a: &Tensor, b: &Tensor, ty: &TensorType
         Ok(out)
     }
     let strides = [&sc[..], &sa[..], &sb[..]];
-    let data = match (a.data(), b.data()) {
-        (Data::F32(x), Data::F32(y)) => Data::F32(pick(&space, strides, holds, x, y)?),
-        (Data::I32(x), Data::I32(y)) => Data::I32(pick(&space, strides, holds, x, y)?),
-        (Data::Bool(x), Data::Bool(y)) => Data::Bool(pick(&space, strides, holds, x, y)?),
-        _ => return Err(broken("select C3", format!("{a} against {b}"))),
+    let data = match ty.dtype {
+        DType::F32 => {
+            let (x, y) = (numbers("select C3", a)?, numbers("select C3", b)?);
+            Data::F32(pick(&space, strides, holds, &x, &y)?)
+        }
+        DType::I32 => Data::I32(pick(&space, strides, holds, ints("select C3", a)?, ints("select C3", b)?)?),
+        DType::Bool => Data::Bool(pick(&space, strides, holds, bools("select C3", a)?, bools("select C3", b)?)?),
+        DType::Bf16 => match (a.dtype(), b.dtype(), a.floats(), b.floats()) {
+            (DType::Bf16, DType::Bf16, Some(x), Some(y)) => Data::F32(pick(&space, strides, holds, x, y)?),
+            _ => return Err(broken("select C3", format!("{a} and {b} are not both bf16, as {ty} is"))),
+        },
     };
     Tensor::new(space, ty.dtype, data)
 }

@@ -11,13 +11,23 @@ pub(crate) mod round;
 pub(crate) mod selection;
 pub(crate) mod sum;
 
-use crate::Tensor;
 use crate::error::{InterpError, broken};
+use crate::tensor::{Data, Tensor};
 use ir::{DType, TensorType};
+use std::borrow::Cow;
 
 /// The elements of a float operand.
 pub(crate) fn floats<'t>(rule: &'static str, x: &'t Tensor) -> Result<&'t [f32], InterpError> {
     x.floats().ok_or_else(|| broken(rule, format!("{x} is not f32 or bf16")))
+}
+
+/// The elements of a float or integer operand as binary32; integers beyond 2^24 round to nearest even.
+pub(crate) fn numbers<'t>(rule: &'static str, x: &'t Tensor) -> Result<Cow<'t, [f32]>, InterpError> {
+    match x.data() {
+        Data::F32(v) => Ok(Cow::Borrowed(v)),
+        Data::I32(v) => Ok(Cow::Owned(v.iter().map(|i| *i as f32).collect())),
+        Data::Bool(_) => Err(broken(rule, format!("{x} is not a number"))),
+    }
 }
 
 /// The elements of an integer operand.
@@ -38,9 +48,9 @@ pub(crate) fn result_dtype(rule: &'static str, ty: &TensorType, wanted: DType) -
     Err(broken(rule, format!("the result is declared {}, it is {wanted}", ty.dtype)))
 }
 
-/// Demands that the result keeps the operand's dtype, or widens a float to f32.
+/// Demands that the result keeps the operand's dtype, or widens bf16 to f32.
 pub(crate) fn kept_dtype(rule: &'static str, ty: &TensorType, x: &Tensor) -> Result<(), InterpError> {
-    if ty.dtype == x.dtype() || (ty.dtype == DType::F32 && x.dtype().is_float()) {
+    if ty.dtype == x.dtype() || (ty.dtype == DType::F32 && x.dtype() == DType::Bf16) {
         return Ok(());
     }
     Err(broken(rule, format!("the result is declared {}, the operand is {x}", ty.dtype)))

@@ -1,7 +1,7 @@
 //! `reduce`: one axis summed or searched for its largest element.
 
 use super::sum::sum;
-use super::{axis_of, floats, kept_dtype, result_dtype};
+use super::{axis_of, floats, kept_dtype, numbers, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, strides, walk};
 use crate::tensor::{Data, Tensor};
@@ -23,9 +23,13 @@ pub(crate) fn reduce(
     let outer = aligned("reduce C2", x, &space, &[axis])?;
     match op {
         ReduceOp::Sum => result_dtype("reduce C3", ty, DType::F32)?,
-        ReduceOp::Max => kept_dtype("reduce C3", ty, x)?,
+        ReduceOp::Max if ty.dtype == DType::F32 => {}
+        ReduceOp::Max => {
+            floats("reduce C3", x)?;
+            kept_dtype("reduce C3", ty, x)?;
+        }
     }
-    let v = floats("reduce C3", x)?;
+    let v = numbers("reduce C3", x)?;
     let (n, step) = (x.axes()[position].1, strides(x.axes())[position]);
     let mut out = Vec::new();
     walk(&space, [&outer], |[start]| {
