@@ -186,7 +186,7 @@ fn draw(row: &[f32], best: Candidate, s: &Sampling) -> Candidate {
     }
     kept.sort_unstable_by_key(|c| c.id);
     let weights: Vec<f64> = kept.iter().map(weight).collect();
-    let goal = weights.iter().sum::<f64>() * numerics::uniform(s.seed, s.position);
+    let goal = weights.iter().sum::<f64>() * f64::from(numerics::uniform(s.seed, s.position));
     let mut reached = 0.0;
     for (candidate, weight) in kept.iter().zip(weights) {
         reached += weight;
@@ -211,22 +211,6 @@ fn report(row: &[f32], best: Candidate, chosen: Candidate, n: usize) -> (Option<
     ranked.truncate(n);
     ranked.sort_unstable_by(by_rank);
     (Some(logprob(&chosen)), ranked.iter().map(|c| (c.id as u32, logprob(c))).collect())
-}
-
-// Stand-ins until the numerics crate has them.
-mod numerics {
-    pub fn exp(x: f32) -> f32 {
-        x.exp()
-    }
-    pub fn log(x: f32) -> f32 {
-        x.ln()
-    }
-    pub fn uniform(seed: u64, position: u64) -> f64 {
-        let mut z = seed.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! The chat template: a Jinja program from the model directory that writes the prompt.
+//!
+//! The environment is the one chat templates are written for: `trim_blocks` and `lstrip_blocks`, loop controls, Python's
+//! string and dictionary methods, `tojson` without HTML escapes, `raise_exception`, `strftime_now`, and `generation`
+//! blocks (which mark text and change none).
+
+use crate::json_filter::tojson;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde_json::Map;
+
+/// Instructions that one rendering may take: a long chat takes some hundred thousand, this many take about a second.
+const FUEL: u64 = 50_000_000;
+
+const NAME: &str = "chat";
+
+/// A compiled template with the special tokens it may name.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special: Map<String, serde_json::Value>,
+}
+
+/// Why a template does not parse, or why it wrote no prompt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("chat template{}: {message}", .line.map_or(String::new(), |line| format!(", line {line}")))]
+pub struct TemplateError {
+    /// One sentence.
+    pub message: String,
+    /// Line of the template.
+    pub line: Option<usize>,
+}
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        let kind = error.kind();
+        let message = match error.detail() {
+            // What the template itself has to say.
+            Some(detail) if kind == ErrorKind::InvalidOperation => detail.to_owned(),
+            Some(detail) => format!("{kind}: {detail}"),
+            None => kind.to_string(),
+        };
+        TemplateError { message, line: error.line() }
+    }
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `special` are variables such as `bos_token`.
+    pub fn new(source: &str, special: Map<String, serde_json::Value>) -> Result<ChatTemplate, TemplateError> {
+        let mut environment = Environment::new();
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
+        environment.add_filter("tojson", tojson);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_template_owned(NAME, without_generation_blocks(source))?;
+        Ok(ChatTemplate { environment, special })
+    }
+
+    /// Renders with these variables (`messages`, `tools`, `add_generation_prompt`, …), which go before the special
+    /// tokens of the same name.
+    pub fn render(&self, variables: Map<String, serde_json::Value>) -> Result<String, TemplateError> {
+        let template = self.environment.get_template(NAME)?;
+        let mut all = self.special.clone();
+        all.extend(variables);
+        Ok(template.render(Value::from(Serde(all)))?)
+    }
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// The local time, the only thing a prompt may depend on besides the request.
+fn strftime_now(format: String) -> Result<String, Error> {
+    let now = jiff::Zoned::now();
+    jiff::fmt::strtime::format(&format, &now).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))
+}
+
+/// Replaces `{% generation %}` and `{% endgeneration %}` by a condition that holds, line for line.
+fn without_generation_blocks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, after) = tag.split_at(end);
+        let word = tag.trim_start_matches("{%").trim_end_matches("%}");
+        let word = word.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        match word {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests;
