@@ -49,18 +49,20 @@ impl Artifact {
     }
 }
 
-/// Reads bytes as each of the JSON files of an artifact; for the fuzzer.
+/// Reads bytes as one of the JSON files of an artifact and checks them as loading would; for the fuzzer. The first byte
+/// says which file: manifest, recipes, kernels, or kernels and plan as a pair.
 #[doc(hidden)]
 pub fn fuzz_json(bytes: &[u8]) {
-    let _ = parse_manifest(bytes);
-    if let Ok(recipes) = json::<Vec<WeightRecipe>>(WEIGHTS, bytes) {
-        let _ = check_recipes(&recipes);
-    }
-    let kernels = json::<ir::KernelModule>(KERNELS, bytes);
-    if let Ok(kernels) = &kernels {
-        let _ = check_kernels(kernels);
-    }
-    let _ = json::<ir::Plan>(PLAN, bytes);
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let _ = match which {
+        b'm' => parse_manifest(bytes).map(|_| ()),
+        b'w' => json::<Vec<WeightRecipe>>(WEIGHTS, bytes).and_then(|recipes| check_recipes(&recipes)),
+        b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| check_kernels(&kernels)),
+        _ => json::<(ir::KernelModule, ir::Plan)>(PLAN, bytes)
+            .and_then(|(kernels, plan)| check_kernels(&kernels).and_then(|()| check_plan(&plan, &kernels))),
+    };
 }
 
 fn load_manifest(dir: &Path) -> Result<Manifest, LoadError> {
@@ -164,21 +166,42 @@ fn json<T: DeserializeOwned>(file: &str, bytes: &[u8]) -> Result<T, LoadError> {
 fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
     let kernels: Vec<&str> = artifact.kernels.entries.iter().map(|e| e.name.as_str()).collect();
     let plan: Vec<&str> = artifact.plan.entries.iter().map(|e| e.name.as_str()).collect();
-    if artifact.manifest.entries != kernels {
+    let own: Vec<&str> = artifact.manifest.entries.iter().map(String::as_str).collect();
+    if own != kernels {
         return Err(structure(
             MANIFEST,
             format!("it has entries {:?}, {KERNELS} has {kernels:?}", artifact.manifest.entries),
         ));
     }
     if plan != kernels {
-        return Err(structure(PLAN, format!("it has entries {plan:?}, {KERNELS} has {kernels:?}")));
+        return Err(structure(PLAN, format!("it has entries {}, {KERNELS} has {}", names(&plan), names(&kernels))));
     }
     check_kernels(&artifact.kernels)?;
+    check_plan(&artifact.plan, &artifact.kernels)?;
     check_recipes(&artifact.recipes)
 }
 
-fn check_kernels(_kernels: &ir::KernelModule) -> Result<(), LoadError> {
-    Ok(())
+fn names(list: &[&str]) -> String {
+    shortened(&format!("{list:?}"))
+}
+
+fn check_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {
+    ir::verify_kernels(kernels).map_err(|faults| structure(KERNELS, told(&faults)))
+}
+
+fn check_plan(plan: &ir::Plan, kernels: &ir::KernelModule) -> Result<(), LoadError> {
+    ir::verify_plan(plan, kernels).map_err(|faults| structure(PLAN, told(&faults)))
+}
+
+/// The first faults of a verifier; the rest mostly follow from them.
+fn told(faults: &[ir::VerifyError]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> =
+        faults.iter().take(SHOWN).map(|f| shortened(&format!("{} at {}: {}", f.code, f.place, f.message))).collect();
+    match faults.len().saturating_sub(SHOWN) {
+        0 => shown.join("; "),
+        more => format!("{}; and {more} more", shown.join("; ")),
+    }
 }
 
 fn check_recipes(recipes: &[WeightRecipe]) -> Result<(), LoadError> {
@@ -193,7 +216,7 @@ fn check_recipes(recipes: &[WeightRecipe]) -> Result<(), LoadError> {
 }
 
 fn structure(file: &'static str, fact: String) -> LoadError {
-    LoadError::Structure { file, fact: shortened(&fact) }
+    LoadError::Structure { file, fact }
 }
 
 fn unsafe_path(path: &str, fact: &'static str) -> LoadError {
