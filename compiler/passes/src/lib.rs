@@ -1,1 +1,23 @@
-//! To be written.
+//! Passes: from the model level to a plan. The list in `pipeline.rs` is the order in which they run.
+//!
+//! Each pass is one file of one shape: what it is called and at which level it works, a picture, why it exists, when
+//! it applies, what it does to rounding and order, where it is tested. A pass builds new graphs and never edits one.
+
+pub mod canonicalise;
+pub mod classify_layers;
+mod dump;
+mod error;
+pub mod flatten;
+mod inline;
+mod pass;
+pub mod pipeline;
+pub mod plan_memory;
+pub mod rotate_seam;
+pub mod select_kernels;
+#[cfg(test)]
+mod testing;
+
+pub use dump::{Stage, Stages};
+pub use error::{CODES, PassError, explain};
+pub use pass::{Kind, Level, Note, Pass, PassInfo, Run};
+pub use pipeline::{Lowered, PASSES, Snapshot, lower, lower_step_by_step, plan, to_kernels, to_module};

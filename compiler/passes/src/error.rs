@@ -1,0 +1,92 @@
+//! What stops a pass, each with a code, the two facts in conflict and a next step.
+
+use ir::{Span, VerifyError};
+
+/// A model that cannot be compiled, or a defect of the compiler (codes P09xx).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}; {help}")]
+pub struct PassError {
+    /// Code that `beamc explain` knows.
+    pub code: &'static str,
+    /// The condition, with the two facts in conflict.
+    pub message: String,
+    /// What to do next.
+    pub help: String,
+    /// Where the spec says so, if one place does.
+    pub span: Option<Span>,
+}
+
+/// Codes of this crate: code, title, explanation.
+pub const CODES: [(&str, &str, &str); 10] = [
+    (
+        "P0101",
+        "an entry runs the layers twice",
+        "The graphs of an entry are one that runs before the layers, one per layer class, and one that runs after. A second loop over the layers has no place in it: put both bodies into one block, or make two entries.",
+    ),
+    (
+        "P0102",
+        "the layer loop stands inside a block",
+        "`for l in layers` may stand only in an entry, because the layers split an entry into first, classes and last.",
+    ),
+    (
+        "P0103",
+        "a layer has no arm in a match",
+        "A `match` on the layer's kind must have an arm for the kind of every layer that reaches it.",
+    ),
+    (
+        "P0104",
+        "a layer's kind names no cache",
+        "`kv[l.column]` uses the kind of the layer in that column as the name of a cache; there is no cache of that name in `[kv]`.",
+    ),
+    (
+        "P0301",
+        "a row axis that steps do not have",
+        "A step brings token rows (axis T) and wanted rows (axis R). A value with another row axis has no size.",
+    ),
+    (
+        "P0302",
+        "the target has no bucket for an entry",
+        "Every entry needs a bucket of the target that names it or names none.",
+    ),
+    (
+        "P0303",
+        "key and value rows differ in shape",
+        "One cache layout describes keys and values of a kind: both have the same heads and the same elements per head.",
+    ),
+    (
+        "P0304",
+        "cached rows have another dtype than stored ones",
+        "The target fixes the dtype of cached rows, the spec rounds what it stores. A narrower cache would be a rounding that the model does not state.",
+    ),
+    (
+        "P0305",
+        "the plan needs more memory than the target allows",
+        "The largest bucket needs more working memory than `limits.arena_bytes` of the target.",
+    ),
+    (
+        "P0901",
+        "a defect of the compiler",
+        "A pass left a graph that breaks a rule of its level, or met one. The spec is not at fault; the message names the rule and the place.",
+    ),
+];
+
+/// Title and explanation of a code of this crate.
+pub fn explain(code: &str) -> Option<(&'static str, &'static str)> {
+    CODES.iter().find(|(c, _, _)| *c == code).map(|(_, title, text)| (*title, *text))
+}
+
+/// A condition that verified input rules out.
+pub(crate) fn defect(message: impl Into<String>) -> PassError {
+    PassError {
+        code: "P0901",
+        message: message.into(),
+        help: "this is a defect of the compiler, not of the spec: report it together with the spec".to_owned(),
+        span: None,
+    }
+}
+
+/// A level that breaks its rules after `stage`.
+pub(crate) fn unverified(stage: &str, errors: &[VerifyError]) -> PassError {
+    let shown: Vec<String> = errors.iter().take(3).map(VerifyError::to_string).collect();
+    defect(format!("{} rules are broken after `{stage}`: {}", errors.len(), shown.join(" | ")))
+}

@@ -1,0 +1,100 @@
+//! The list of passes, and the functions that run it.
+
+use crate::error::{defect, unverified};
+use crate::{Note, Pass, PassError, PassInfo, Run};
+use crate::{canonicalise, flatten, plan_memory, rotate_seam, select_kernels};
+use ir::{KernelModule, Model, Module, Plan};
+use targets::Target;
+
+/// Every pass, in the order in which they run.
+pub static PASSES: [Pass; 6] = [
+    Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
+    Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
+    Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
+    Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
+    Pass { info: select_kernels::INFO, run: Run::Select(select_kernels::run) },
+    Pass { info: plan_memory::INFO, run: Run::Plan(plan_memory::run) },
+];
+
+/// The graph level of a model, and what was left undone on the way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lowered {
+    /// The graph level.
+    pub module: Module,
+    /// Remarks of passes.
+    pub notes: Vec<Note>,
+}
+
+/// The graph level as one pass left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The pass.
+    pub pass: PassInfo,
+    /// What it left.
+    pub module: Module,
+}
+
+/// The graph level of a model.
+pub fn to_module(model: &Model) -> Result<Module, PassError> {
+    Ok(lower(model)?.module)
+}
+
+/// The graph level of a model, with the passes' notes.
+pub fn lower(model: &Model) -> Result<Lowered, PassError> {
+    let mut notes = Vec::new();
+    let module = lower_with(model, &mut notes, &mut |_, _| {})?;
+    Ok(Lowered { module, notes })
+}
+
+/// The graph level after each pass that leaves one, in order: what validation compares step by step.
+pub fn lower_step_by_step(model: &Model) -> Result<Vec<Snapshot>, PassError> {
+    let mut snapshots = Vec::new();
+    lower_with(model, &mut Vec::new(), &mut |pass, module| {
+        snapshots.push(Snapshot { pass, module: module.clone() });
+    })?;
+    Ok(snapshots)
+}
+
+fn lower_with(
+    model: &Model,
+    notes: &mut Vec<Note>,
+    seen: &mut dyn FnMut(PassInfo, &Module),
+) -> Result<Module, PassError> {
+    ir::verify_model(model).map_err(|e| unverified("the front end", &e))?;
+    let mut current: Option<Module> = None;
+    for pass in &PASSES {
+        let next = match (pass.run, &current) {
+            (Run::Flatten(run), _) => run(model)?,
+            (Run::Graph(run), Some(module)) => run(module, notes)?,
+            _ => break,
+        };
+        ir::verify_module(&next).map_err(|e| unverified(pass.info.name, &e))?;
+        seen(pass.info, &next);
+        current = Some(next);
+    }
+    current.ok_or_else(|| defect("no pass leaves a graph level"))
+}
+
+/// The kernel level of a module.
+pub fn to_kernels(module: &Module) -> Result<KernelModule, PassError> {
+    for pass in &PASSES {
+        if let Run::Select(run) = pass.run {
+            let kernels = run(module)?;
+            ir::verify_kernels(&kernels).map_err(|e| unverified(pass.info.name, &e))?;
+            return Ok(kernels);
+        }
+    }
+    Err(defect("no pass leaves a kernel level"))
+}
+
+/// The plan of a kernel module on a target.
+pub fn plan(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
+    for pass in &PASSES {
+        if let Run::Plan(run) = pass.run {
+            let plan = run(kernels, target)?;
+            ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
+            return Ok(plan);
+        }
+    }
+    Err(defect("no pass leaves a plan"))
+}

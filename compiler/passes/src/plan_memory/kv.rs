@@ -1,0 +1,105 @@
+//! Cache layouts.
+//!
+//! A page holds, for each layer of its kind in turn, first all keys and then all values; inside each, head after head,
+//! and for a head the rows of the page's tokens in order:
+//!
+//! ```text
+//! page │ layer slot 0                                        │ layer slot 1 …
+//!      │ keys: head 0: t0 t1 … t15, head 1: …│ values: same   │
+//! ```
+//!
+//! So the keys of one head in one page are one dense matrix, which is what attention reads.
+
+use crate::PassError;
+use crate::error::defect;
+use ir::{Axis, DType, Extent, KernelModule, KvKind, KvLayout, KvRef, Op};
+use targets::Target;
+
+/// One layout per cache kind, in the order of the facts.
+pub(super) fn layouts(kernels: &KernelModule, target: &Target) -> Result<Vec<KvLayout>, PassError> {
+    let dtype = target.kv.dtype.resolve(kernels.facts.act);
+    kernels
+        .facts
+        .kv
+        .iter()
+        .map(|kind| {
+            stored_as(kernels, kind, dtype, &target.name)?;
+            layout(kind, dtype, target.kv.page_tokens)
+        })
+        .collect()
+}
+
+fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, PassError> {
+    let (k, v) = (shape(&kind.k), shape(&kind.v));
+    let (Some((heads, elements)), true) = (k, k == v) else {
+        let show = |axes: &[Axis]| axes.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(" ");
+        return Err(PassError {
+            code: "P0303",
+            message: format!(
+                "cache `{}` has key rows `{}` and value rows `{}`",
+                kind.name,
+                show(&kind.k),
+                show(&kind.v)
+            ),
+            help: "give keys and values the same heads and the same elements per head".to_owned(),
+            span: None,
+        });
+    };
+    let strides = || {
+        let head_stride = page_tokens.checked_mul(elements)?;
+        let v_offset = head_stride.checked_mul(heads)?;
+        let layer_stride = v_offset.checked_mul(2)?;
+        Some((head_stride, v_offset, layer_stride, layer_stride.checked_mul(kind.layers.len() as u64)?))
+    };
+    let (head_stride, v_offset, layer_stride, page_stride) =
+        strides().ok_or_else(|| defect(format!("a page of cache `{}` is larger than any memory", kind.name)))?;
+    Ok(KvLayout {
+        kind: kind.name.clone(),
+        layers: kind.layers.clone(),
+        dtype,
+        page_tokens,
+        page_stride,
+        layer_stride,
+        token_stride: elements,
+        head_stride,
+        v_offset,
+        heads,
+        head_elements: elements,
+        window: kind.window,
+    })
+}
+
+/// Heads and elements per head; the last axis is the head's.
+fn shape(axes: &[Axis]) -> Option<(u64, u64)> {
+    let length = |axis: &Axis| match axis.extent {
+        Extent::Fixed(n) => Some(n),
+        Extent::Rows => None,
+    };
+    let (last, heads) = axes.split_last()?;
+    let heads = heads.iter().try_fold(1u64, |n, axis| n.checked_mul(length(axis)?))?;
+    Some((heads, length(last)?))
+}
+
+/// Refuses a cache whose rows have another format than what the model stores there.
+fn stored_as(kernels: &KernelModule, kind: &KvKind, dtype: DType, target: &str) -> Result<(), PassError> {
+    for graph in kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph) {
+        for id in graph.ids() {
+            if !matches!(&graph.node(id).op, Op::Store { kv: KvRef::Kind(name) } if *name == kind.name) {
+                continue;
+            }
+            let stored = graph.operands(id).into_iter().take(2).filter_map(|v| graph.tensor(v).map(|t| t.dtype));
+            if let Some(other) = stored.into_iter().find(|d| *d != dtype) {
+                return Err(PassError {
+                    code: "P0304",
+                    message: format!(
+                        "cache `{}` holds {dtype} on target `{target}`, the model stores {other}",
+                        kind.name
+                    ),
+                    help: format!("set `kv.dtype = \"{other}\"` in the target, or round to {dtype} before the store"),
+                    span: graph.node(id).span,
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! **plan memory** (kernel level → plan)
+//!
+//! ```text
+//! region a rows   { %a }      a @4096+2048
+//! region b matmul { %b }      b @6144+4096    a, b live
+//! region c rows   { %c }      c @4096+2048    a is dead, c takes its place
+//! ```
+//!
+//! Why: nothing allocates after load, so every value has its place before the first step.
+//! When: always, once per bucket of the target. (1) Values that graphs exchange by name, and results, have places of
+//! their own for the whole step, at the start of the arena. (2) Other values live from the launch that makes them to the
+//! last that reads them or a view of them, and take the lowest place that is free for so long. Programs run one after the
+//! other, so they share that space. (3) An output is made in its shared place if nothing reads the old content from then
+//! on, save the making operation itself where it is element-wise; otherwise it is moved there at the end of the program.
+//! (4) Places are multiples of 64 bytes.
+//! Kind: `Exact`.
+//! Tests: below, `ir::verify_plan` on every plan, and `tests/small_models.rs`.
+
+mod kv;
+mod lifetimes;
+mod program;
+
+#[cfg(test)]
+mod tests;
+
+use crate::error::defect;
+use crate::{Kind, Level, PassError, PassInfo};
+use indexmap::IndexMap;
+use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
+use targets::Target;
+
+/// What the pass says about itself.
+pub const INFO: PassInfo =
+    PassInfo { name: "plan memory", level: Level::Plan, kind: Kind::Exact, why: "nothing allocates after load" };
+
+/// Places are multiples of this many bytes: a cache line, and what wide loads want.
+pub const ALIGN_BYTES: u64 = 64;
+
+/// Runs the pass.
+pub fn run(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
+    let kv = kv::layouts(kernels, target)?;
+    let mut entries = Vec::new();
+    for entry in &kernels.entries {
+        let buckets = target.buckets_of(&entry.name);
+        if buckets.is_empty() {
+            return Err(PassError {
+                code: "P0302",
+                message: format!("target `{}` has no bucket for entry `{}`", target.name, entry.name),
+                help: format!("add `[[bucket]]` with `entry = \"{}\"`, or without `entry`, to the target", entry.name),
+                span: None,
+            });
+        }
+        let buckets = buckets.into_iter().map(|b| bucket_plan(entry, b)).collect::<Result<Vec<_>, _>>()?;
+        entries.push(PlanEntry { name: entry.name.clone(), instances: entry.instances.clone(), buckets });
+    }
+    let arena_bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
+    if let Some(limit) = target.limits.arena_bytes
+        && arena_bytes > limit
+    {
+        return Err(PassError {
+            code: "P0305",
+            message: format!("the largest bucket needs {arena_bytes} bytes, target `{}` allows {limit}", target.name),
+            help: "use fewer tokens in the largest bucket, or raise `limits.arena_bytes`".to_owned(),
+            span: None,
+        });
+    }
+    Ok(Plan { kv, entries, arena_bytes })
+}
+
+fn bucket_plan(entry: &KernelEntry, bucket: Bucket) -> Result<BucketPlan, PassError> {
+    let shared = shared(entry, &bucket)?;
+    let base = shared.values().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
+    let mut arena_bytes = base;
+    let mut programs = Vec::new();
+    for graph in &entry.graphs {
+        let (program, end) = program::plan(graph, &bucket, &shared, align(base))?;
+        arena_bytes = arena_bytes.max(end);
+        programs.push(program);
+    }
+    Ok(BucketPlan { bucket, arena_bytes: align(arena_bytes), shared, programs })
+}
+
+/// Places of what graphs exchange by name: inputs and outputs of every graph, in the order of the graphs.
+fn shared(entry: &KernelEntry, bucket: &Bucket) -> Result<IndexMap<String, Buffer>, PassError> {
+    let mut shared: IndexMap<String, Buffer> = IndexMap::new();
+    let mut next = 0;
+    for graph in &entry.graphs {
+        let graph = &graph.graph;
+        let inputs = graph.inputs.iter().filter_map(|v| Some((graph.input_name(*v)?, *v)));
+        let outputs = graph.outputs.iter().map(|(n, v)| (n.as_str(), *v));
+        for (name, value) in inputs.chain(outputs) {
+            if shared.contains_key(name) {
+                continue;
+            }
+            let ty = graph.tensor(value).ok_or_else(|| defect(format!("`{name}` crosses graphs and is no tensor")))?;
+            let buffer = Buffer { offset_bytes: next, bytes: bytes(ty, bucket, name)?, dtype: ty.dtype };
+            next = align(next + buffer.bytes);
+            shared.insert(name.to_owned(), buffer);
+        }
+    }
+    Ok(shared)
+}
+
+/// Bytes of a value at the bucket's largest step.
+fn bytes(ty: &TensorType, bucket: &Bucket, name: &str) -> Result<u64, PassError> {
+    bucket.bytes(ty).ok_or_else(|| PassError {
+        code: "P0301",
+        message: format!(
+            "`{name}` is {ty}, and steps bring rows along {} and {} only",
+            ir::TOKEN_ROWS,
+            ir::WANTED_ROWS
+        ),
+        help: "declare the entry's inputs with these axes, or give the axis a length in `[dims]`".to_owned(),
+        span: None,
+    })
+}
+
+fn align(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGN_BYTES)
+}
