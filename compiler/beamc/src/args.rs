@@ -1,0 +1,197 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  the input is at fault: a spec, config, target or artifact
+  2  the command line is at fault
+  3  not in this build
+  4  the output could not be written";
+
+/// Compiles model specs to artifacts.
+#[derive(Parser)]
+#[command(name = "beamc", version, about, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Read a spec and say what is wrong with it; print its size and layer classes.
+    #[command(after_help = "Example:\n  beamc check model-spec/beam.toml\n\nExit codes: 0 no errors, 1 errors, 2 usage")]
+    Check(CheckArgs),
+    /// Compile a spec for a target into an artifact directory.
+    #[command(after_help = format!("Example:\n  beamc compile model-spec/beam-nano.toml --target cpu -o artifact\n\n{EXIT_CODES}"))]
+    Compile(CompileArgs),
+    /// Print one level of a compilation as text.
+    #[command(after_help = format!("Example:\n  beamc dump model-spec/beam.toml --target cpu --stage graph\n\n{EXIT_CODES}"))]
+    Dump(DumpArgs),
+    /// Show what one spec does differently from another at one level.
+    #[command(after_help = format!("Example:\n  beamc diff model-spec/beam.toml my.toml --target cpu\n\n{EXIT_CODES}"))]
+    Diff(DiffArgs),
+    /// Validate every pass by interpretation (not in this build).
+    #[command(after_help = format!("Example:\n  beamc verify model-spec/beam.toml --target cpu\n\n{EXIT_CODES}"))]
+    Verify(VerifyArgs),
+    /// Print the report of an artifact: kernels, bytes, memory, relaxations.
+    #[command(after_help = format!("Example:\n  beamc report artifact --json\n\n{EXIT_CODES}"))]
+    Report(ReportArgs),
+    /// Write a spec from a Hugging Face config.json.
+    #[command(after_help = format!("Example:\n  beamc import examples/beam-nano/config.json -o nano.toml\n\n{EXIT_CODES}"))]
+    Import(ImportArgs),
+    /// List the targets.
+    #[command(after_help = "Example:\n  beamc targets")]
+    Targets(JsonArgs),
+    /// Say what an error code means.
+    #[command(after_help = "Example:\n  beamc explain B0281")]
+    Explain(ExplainArgs),
+    /// Say what is missing on this machine.
+    #[command(after_help = "Example:\n  beamc doctor")]
+    Doctor(JsonArgs),
+}
+
+/// A spec and what it is compiled for.
+#[derive(Args, Clone)]
+pub struct SpecArgs {
+    /// Spec file, or a directory that holds a config.json.
+    pub spec: PathBuf,
+    /// Target: a name that `beamc targets` lists, or a .toml file.
+    #[arg(long)]
+    pub target: String,
+    /// Mesh, such as tp=4,ep=1. This build compiles for one device.
+    #[arg(long)]
+    pub mesh: Option<String>,
+}
+
+/// Arguments of `check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// Spec file, or a directory that holds a config.json.
+    pub spec: PathBuf,
+    /// Check as this target compiles it.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `compile`.
+#[derive(Args)]
+pub struct CompileArgs {
+    /// What and for what.
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    /// Artifact directory to write.
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// A drafter's spec, compiled into the same artifact (not in this build).
+    #[arg(long)]
+    pub draft: Option<PathBuf>,
+    /// Forbid every relaxation.
+    #[arg(long)]
+    pub exact: bool,
+    /// Validate every pass by interpretation at shrunken dims (not in this build).
+    #[arg(long)]
+    pub check: bool,
+    /// Tuning results to use (not in this build).
+    #[arg(long)]
+    pub tuning: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `dump`.
+#[derive(Args)]
+pub struct DumpArgs {
+    /// What and for what.
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    /// Level: model, graph, sharded, kernel, plan or cuda.
+    #[arg(long)]
+    pub stage: String,
+    /// Add the place in the spec to each line.
+    #[arg(long)]
+    pub spans: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `diff`.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// First spec.
+    pub a: PathBuf,
+    /// Second spec.
+    pub b: PathBuf,
+    /// Target of both.
+    #[arg(long)]
+    pub target: String,
+    /// Level to compare.
+    #[arg(long, default_value = "graph")]
+    pub stage: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `verify`.
+#[derive(Args)]
+pub struct VerifyArgs {
+    /// What and for what.
+    #[command(flatten)]
+    pub spec: SpecArgs,
+    /// How many seeds to try.
+    #[arg(long)]
+    pub seeds: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `report`.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Artifact directory.
+    pub artifact: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `import`.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// config.json, or the directory that holds it.
+    pub config: PathBuf,
+    /// Spec file to write; an existing file is replaced.
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `explain`.
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// Code, such as B0281.
+    pub code: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command without further arguments.
+#[derive(Args)]
+pub struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

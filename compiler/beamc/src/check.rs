@@ -1,0 +1,70 @@
+//! `beamc check`: diagnostics, parameter count, layer classes.
+
+use crate::args::CheckArgs;
+use crate::failure::Failure;
+use crate::input;
+use indexmap::IndexMap;
+use spec::Choices;
+
+/// Runs the command.
+pub fn check(args: &CheckArgs) -> Result<String, Failure> {
+    let choices = match &args.target {
+        Some(name) => input::choices(&input::target(name)?),
+        None => Choices::default(),
+    };
+    let (model, checked) = input::model(&args.spec, &choices, args.json)?;
+    let module = passes::to_module(&model).map_err(|e| input::pass_failure(&e, &checked))?;
+    let parameters = model.facts.parameters();
+    let mut classes: IndexMap<String, usize> = IndexMap::new();
+    for entry in &module.entries {
+        for instance in &entry.instances {
+            *classes.entry(entry.classes[instance.class].name.clone()).or_default() += 1;
+        }
+    }
+    if args.json {
+        let json = serde_json::json!({
+            "ok": true,
+            "model": model.facts.name,
+            "parameters": parameters,
+            "act": model.facts.act.word(),
+            "layers": model.facts.layers(),
+            "classes": classes,
+            "options": model.facts.options,
+            "diagnostics": spec::render_json(&checked.diagnostics, &checked.sources),
+        });
+        return Ok(format!("{json:#}\n"));
+    }
+    let listed: Vec<String> = classes.iter().map(|(name, n)| format!("{name} × {n}")).collect();
+    let options: Vec<String> = model.facts.options.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+    Ok(format!(
+        "{}: {} parameters in {} layers\nlayer classes: {}\nact = {}; options: {}\n",
+        model.facts.name,
+        grouped(parameters),
+        model.facts.layers(),
+        listed.join(", "),
+        model.facts.act,
+        if options.is_empty() { "none".to_owned() } else { options.join(", ") },
+    ))
+}
+
+/// A number with commas between thousands.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(super::grouped(501_267_612_352), "501,267,612,352");
+        assert_eq!(super::grouped(7), "7");
+    }
+}

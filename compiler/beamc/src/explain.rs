@@ -1,0 +1,50 @@
+//! `beamc explain` and `beamc targets`.
+
+use crate::args::{ExplainArgs, JsonArgs};
+use crate::failure::{self, Failure};
+use crate::input;
+use serde_json::json;
+
+/// A code with its title (where it has one) and its explanation.
+fn find(code: &str) -> Option<(String, String)> {
+    let code = code.to_ascii_uppercase();
+    let plain = |table: &[(&str, &str)]| {
+        table.iter().find(|(c, _)| *c == code).map(|(_, text)| (String::new(), (*text).to_owned()))
+    };
+    let titled = |found: Option<(&str, &str)>| found.map(|(title, text)| (title.to_owned(), text.to_owned()));
+    spec::explain(&code)
+        .map(|c| (c.title.to_owned(), c.text.to_owned()))
+        .or_else(|| titled(passes::explain(&code)))
+        .or_else(|| titled(targets::explain(&code)))
+        .or_else(|| artifact::explain(&code).map(|text| (String::new(), text.to_owned())))
+        .or_else(|| plain(&failure::CODES))
+}
+
+/// Runs `beamc explain`.
+pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
+    let Some((title, text)) = find(&args.code) else {
+        return Err(Failure::input(
+            "C0005",
+            format!("there is no code `{}`; codes are a letter and four digits, such as B0281", args.code),
+        ));
+    };
+    let code = args.code.to_ascii_uppercase();
+    if args.json {
+        return Ok(format!("{:#}\n", json!({ "code": code, "title": title, "text": text })));
+    }
+    Ok(if title.is_empty() { format!("{code}\n\n{text}\n") } else { format!("{code}: {title}\n\n{text}\n") })
+}
+
+/// Runs `beamc targets`.
+pub fn targets(args: &JsonArgs) -> Result<String, Failure> {
+    let mut rows = Vec::new();
+    for name in targets::names() {
+        let target = input::target(name)?;
+        rows.push((target.name.clone(), target.arch.clone(), target.description.clone()));
+    }
+    if args.json {
+        let list: Vec<_> = rows.iter().map(|(n, a, d)| json!({ "name": n, "arch": a, "description": d })).collect();
+        return Ok(format!("{:#}\n", json!(list)));
+    }
+    Ok(rows.iter().map(|(n, a, d)| format!("{n:<12} {a:<8} {d}\n")).collect())
+}

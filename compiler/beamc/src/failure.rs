@@ -1,0 +1,57 @@
+//! How a command ends badly: what is printed, and the exit code.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// The input is at fault.
+pub const INPUT: u8 = 1;
+/// The build has no such capability.
+pub const NOT_IN_THIS_BUILD: u8 = 3;
+/// The output could not be written.
+pub const OUTPUT: u8 = 4;
+
+/// A command's end without its result.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub exit: u8,
+    /// What is written to the error stream.
+    pub text: String,
+    /// What is written to the output stream, with `--json`.
+    pub json: Option<serde_json::Value>,
+}
+
+impl Failure {
+    /// The input is at fault; `code` is known to `beamc explain`.
+    pub fn input(code: &str, message: impl Display) -> Self {
+        Failure { exit: INPUT, text: format!("error[{code}]: {message}\n"), json: None }
+    }
+
+    /// The output could not be written.
+    pub fn output(code: &str, message: impl Display) -> Self {
+        Failure { exit: OUTPUT, text: format!("error[{code}]: {message}\n"), json: None }
+    }
+
+    /// A capability of the design that this build does not have.
+    pub fn not_in_this_build(what: &str) -> Self {
+        let text = format!("error[C0001]: {what} is not in this build; README.md has the table of what is\n");
+        Failure { exit: NOT_IN_THIS_BUILD, text, json: None }
+    }
+
+    /// Writes the failure where its readers look.
+    pub fn print(&self) {
+        let _ = std::io::stderr().write_all(self.text.as_bytes());
+        if let Some(json) = &self.json {
+            let _ = writeln!(std::io::stdout(), "{json:#}");
+        }
+    }
+}
+
+/// The codes that this binary adds: code, explanation.
+pub const CODES: [(&str, &str); 5] = [
+    ("C0001", "The command or flag belongs to the design and this build does not have it yet. README.md has the table of what works."),
+    ("C0002", "The mesh is written axis=size,axis=size with whole sizes from 1."),
+    ("C0003", "A file could not be written; the operating system's words follow."),
+    ("C0005", "`beamc explain` knows the codes that errors and warnings print between brackets."),
+    ("C0004", "The stage is one of model, graph, sharded, kernel, plan, cuda."),
+];

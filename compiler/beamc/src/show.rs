@@ -1,0 +1,47 @@
+//! `beamc dump` and `beamc import`: text from a spec, a spec from a config.
+
+use crate::args::{DumpArgs, ImportArgs, SpecArgs};
+use crate::failure::{Failure, INPUT};
+use crate::input;
+use passes::{Stage, Stages};
+use spec::{Library, Sources};
+use std::io::IsTerminal;
+
+/// One level of a compilation as text.
+pub fn stage_text(args: &SpecArgs, stage: &str, spans: bool, json: bool) -> Result<String, Failure> {
+    let stage = match stage {
+        "sharded" | "cuda" => return Err(Failure::not_in_this_build(&format!("the level `{stage}`"))),
+        other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e))?,
+    };
+    let (model, target, checked) = input::model_for(args, json)?;
+    let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
+    Ok(stages.text(stage, spans))
+}
+
+/// Runs `beamc dump`.
+pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
+    let text = stage_text(&args.spec, &args.stage, args.spans, args.json)?;
+    if args.json {
+        return Ok(format!("{:#}\n", serde_json::json!({ "stage": args.stage, "text": text })));
+    }
+    Ok(text)
+}
+
+/// Runs `beamc import`.
+pub fn import(args: &ImportArgs) -> Result<String, Failure> {
+    let config = if args.config.is_dir() { args.config.join("config.json") } else { args.config.clone() };
+    let (mut sources, mut diagnostics) = (Sources::default(), Vec::new());
+    let Some(imported) = spec::import(&config, &Library::embedded(), &mut sources, &mut diagnostics) else {
+        let text = spec::render(&diagnostics, &sources, std::io::stderr().is_terminal());
+        let listed = spec::render_json(&diagnostics, &sources);
+        let json = args.json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
+        return Err(Failure { exit: INPUT, text, json });
+    };
+    std::fs::write(&args.output, &imported.toml)
+        .map_err(|e| Failure::output("C0003", format!("`{}` cannot be written: {e}", args.output.display())))?;
+    if args.json {
+        let json = serde_json::json!({ "ok": true, "spec": args.output.display().to_string(), "base": imported.base });
+        return Ok(format!("{json:#}\n"));
+    }
+    Ok(format!("{}: extends {}\n", args.output.display(), imported.base))
+}
