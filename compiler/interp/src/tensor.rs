@@ -48,7 +48,7 @@ pub struct Tensor {
 }
 
 /// No tensor may have more elements than this; a wrong length in a file then shows before memory runs out.
-const MOST_ELEMENTS: usize = 1 << 34;
+const MOST_ELEMENTS: usize = 1 << 31;
 
 impl Tensor {
     /// A tensor; axes are outermost first. The data must fill the axes, suit the dtype, and no two axes share a name.
@@ -211,10 +211,36 @@ fn owned(axes: &[(&str, usize)]) -> Vec<(String, usize)> {
     axes.iter().map(|(name, len)| ((*name).to_owned(), *len)).collect()
 }
 
-/// Product of the lengths, if it is one that memory could hold.
+/// Product of the lengths, if it is one that memory could hold. An empty axis does not excuse the others: strides are
+/// products of them.
 pub(crate) fn elements(axes: &[(String, usize)]) -> Result<usize, InterpError> {
     axes.iter()
-        .try_fold(1usize, |n, (_, len)| n.checked_mul(*len))
+        .try_fold(1usize, |n, (_, len)| n.checked_mul((*len).max(1)))
         .filter(|n| *n <= MOST_ELEMENTS)
-        .ok_or_else(|| inconsistent(format!("axes {axes:?} have more than 2^34 elements")))
+        .map(|n| if axes.iter().any(|a| a.1 == 0) { 0 } else { n })
+        .ok_or_else(|| inconsistent(format!("axes {axes:?} have more than 2^31 elements")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ill_formed_tensors_are_refused() {
+        let code = |t: Result<Tensor, InterpError>| t.expect_err("an error").fault.code();
+        assert_eq!(code(Tensor::f32(&[("a", 2)], vec![1.0])), "I0203");
+        assert_eq!(code(Tensor::f32(&[("a", 1), ("a", 1)], vec![1.0])), "I0203");
+        assert_eq!(code(Tensor::new(vec![], DType::I32, Data::F32(vec![1.0]))), "I0203");
+        let huge = 1 << 40;
+        assert_eq!(code(Tensor::f32(&[("a", huge), ("b", huge)], vec![])), "I0203");
+        assert_eq!(code(Tensor::f32(&[("a", 0), ("b", huge), ("c", huge)], vec![])), "I0203");
+    }
+
+    #[test]
+    fn nans_are_one_value_and_zeros_are_two() {
+        let t = |x: f32| Tensor::f32(&[], vec![x]).expect("a tensor");
+        assert!(t(f32::NAN).same(&t(-f32::NAN)));
+        assert!(!t(0.0).same(&t(-0.0)));
+        assert_eq!(Tensor::bf16(&[], vec![1.001]).expect("a tensor").floats(), Some(&[1.0][..]));
+    }
 }

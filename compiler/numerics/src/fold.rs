@@ -13,7 +13,9 @@ pub const GROUP: usize = 8;
 /// The number that changes nothing when added, bit for bit: negative zero.
 pub const ABSENT: f32 = -0.0;
 
-/// Groups whose sums fit on the stack: sums of up to 16,384 elements allocate nothing.
+/// Groups of a short row, such as one attention head: clearing more room than it needs would cost more than its sum.
+const FEW_GROUPS: usize = 32;
+/// Groups whose sums fit on the stack: rows of up to 16,384 elements allocate nothing.
 const STACK_GROUPS: usize = 2048;
 
 /// The pairwise sum of at most [`GROUP`] elements; more are ignored, none give [`ABSENT`].
@@ -56,7 +58,10 @@ pub fn fold_sum(x: &[f32]) -> f32 {
 #[inline]
 pub fn fold_map(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let groups = x.len().div_ceil(GROUP);
-    if groups <= STACK_GROUPS {
+    if groups <= FEW_GROUPS {
+        let mut sums = [0.0; FEW_GROUPS];
+        fold_into(x, f, &mut sums[..groups])
+    } else if groups <= STACK_GROUPS {
         let mut sums = [0.0; STACK_GROUPS];
         fold_into(x, f, &mut sums[..groups])
     } else {

@@ -43,7 +43,7 @@ fn reduce(x: f32) -> Reduced {
         (pair << shift) >> 32
     };
     // Quarter turns in units of 2^-62, modulo 4.
-    let turns = (m.wrapping_mul(window(0)) << 32).wrapping_add(m * window(1)).wrapping_add(m * window(2) >> 32);
+    let turns = (m.wrapping_mul(window(0)) << 32).wrapping_add(m * window(1)).wrapping_add((m * window(2)) >> 32);
     let quadrant = turns.wrapping_add(1 << 61) >> 62;
     let rest = turns.wrapping_sub(quadrant << 62) as i64;
     // |rest| is never 0; the `| 1` keeps the shift in range without a branch.
