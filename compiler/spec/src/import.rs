@@ -45,8 +45,11 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
         }
     };
     let (base, merged) = base_for(&json, file, &text, library, out)?;
+    // A checkpoint has no name of its own but that of its directory.
+    let folder = config.canonicalize().ok().and_then(|p| Some(p.parent()?.file_name()?.to_string_lossy().into_owned()));
+    let name = folder.unwrap_or_else(|| base.clone());
     let mut importer = Importer { json, file, text, used: BTreeSet::new(), out, failed: false };
-    let toml = importer.run(&base, &merged);
+    let toml = importer.run(&name, &base, &merged);
     (!importer.failed).then_some(Imported { toml, base })
 }
 
@@ -128,7 +131,7 @@ impl Importer<'_> {
         path.split('.').try_fold(&self.json, |at, key| at.get(key)).cloned().unwrap_or(Value::Null)
     }
 
-    fn run(&mut self, base: &str, merged: &Merged) -> String {
+    fn run(&mut self, name: &str, base: &str, merged: &Merged) -> String {
         let empty = Table::new();
         let table = merged.table("import").unwrap_or(&empty);
         let inner = |name: &str| table.get(name).and_then(|(_, n)| n.table()).cloned().unwrap_or_default();
@@ -161,8 +164,9 @@ impl Importer<'_> {
             if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{}\n", lines.join("\n")) }
         };
         format!(
-            "extends = {}\n\n[model]\nact = {}\n{}{}{}{}",
+            "extends = {}\n\n[model]\nname = {}\nact = {}\n{}{}{}{}",
             quoted(base),
+            quoted(name),
             quoted(&act),
             section("dims", &dims),
             section("values", &values),
