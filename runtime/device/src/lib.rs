@@ -1,3 +1,38 @@
-//! Devices: everything between an artifact with a checkpoint and an executor that runs steps.
+//! Devices: executors that run a compiled model, and the weights they run it with.
+//!
+//! ```text
+//! checkpoint/   files → weights in memory
+//! prepare/      kernel module + plan + weights → kernels with resolved geometry, per graph and instance
+//! walker.rs     one walk through a bucket's programs: the only place that knows launch order
+//! kernels/      what a region computes, on the CPU
+//! cpu.rs        the executor that serves: walker + kernels + paged cache
+//! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
+//! probe.rs      values traced out of, and injected into, either of them
+//! ```
+//!
+//! Nothing here knows a request, a scheduler or a spec. A step that breaks the contract is an error, never a panic.
 
 pub mod checkpoint;
+
+mod arena;
+mod cache;
+mod contract;
+mod cpu;
+mod error;
+mod finish;
+mod kernels;
+mod load;
+mod prepare;
+mod probe;
+mod store;
+mod truth;
+mod view;
+mod walker;
+
+pub use checkpoint::Weights;
+pub use cpu::CpuExecutor;
+pub use error::PrepareError;
+pub use load::{ExecutorKind, load, load_probed, pool_pages_for};
+pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
+pub use store::WeightStore;
+pub use truth::InterpExecutor;

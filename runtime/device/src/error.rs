@@ -1,0 +1,65 @@
+//! Why an executor cannot be made of an artifact, a checkpoint and a pool size.
+
+/// What stands in the way. Each says what was found, what was needed, and what to do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PrepareError {
+    /// An operation that this device has no kernel for.
+    #[error(
+        "D0101: `{value}` in graph `{graph}` is {fact}, which the cpu executor does not run; use `--executor interp`"
+    )]
+    Unsupported {
+        /// Graph.
+        graph: String,
+        /// Value.
+        value: String,
+        /// What about it.
+        fact: String,
+    },
+    /// A weight that the checkpoint does not give.
+    #[error(
+        "D0102: graph `{graph}` uses weight {weight}, which was not loaded; load the checkpoint with this artifact's recipes"
+    )]
+    WeightMissing {
+        /// Graph.
+        graph: String,
+        /// Weight, with its layer.
+        weight: String,
+    },
+    /// A weight of another size.
+    #[error(
+        "D0103: weight {weight} has {found} elements, graph `{graph}` needs {needed}; checkpoint and artifact do not belong together"
+    )]
+    WeightSize {
+        /// Graph.
+        graph: String,
+        /// Weight, with its layer.
+        weight: String,
+        /// Elements loaded.
+        found: usize,
+        /// Elements of the graph's value.
+        needed: usize,
+    },
+    /// Kernels and plan contradict each other.
+    #[error("D0104: the plan {plan}, the kernels {kernels}; the artifact is damaged, compile it again")]
+    Mismatch {
+        /// What the plan says.
+        plan: String,
+        /// What the kernel module says.
+        kernels: String,
+    },
+    /// Pools that cannot work.
+    #[error("D0105: {found} pages are given for `{kind}`, {needed}; see `pool_pages_for`")]
+    Pool {
+        /// KV kind.
+        kind: String,
+        /// Pages given.
+        found: usize,
+        /// What would do.
+        needed: String,
+    },
+    /// An executor that is not in this build.
+    #[error(
+        "D0106: executor `{0}` is not in this build, which has `interp` and `cpu`; choose one of these with `--executor`"
+    )]
+    NotBuilt(String),
+}

@@ -1,0 +1,261 @@
+//! Attention over paged keys and values.
+//!
+//! Keys are taken in blocks of [`BLOCK`] at *absolute* positions, the softmax is carried from block to block: per block one maximum,
+//! one rescaling of what came before, then keys in ascending order. What a query computes depends on its own position,
+//! the window and the cached rows, so chunks, batches and threads cannot change its bits. A windowed kind looks at
+//! the pages of its window only.
+
+use super::nest::Shape;
+use super::{KernelResult, Launching, PARALLEL_WORK};
+use crate::cache::{Pool, Side};
+use crate::contract::{Rows, first_visible};
+use crate::view::{Target, View};
+use ir::{KvLayout, Mask};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Keys in a block.
+const BLOCK: usize = 256;
+
+/// Query rows that share the loading of a block.
+const TILE: usize = 16;
+
+/// An attention kernel.
+#[derive(Debug)]
+pub(crate) struct Attend {
+    /// Index of the KV kind.
+    pub kind: usize,
+    heads: usize,
+    kv_heads: usize,
+    width: usize,
+    /// Whether a query also sees rows of its sequence behind its own position.
+    all: bool,
+}
+
+/// What a group of query heads of one row carries from block to block.
+#[derive(Clone, Copy)]
+struct Carried {
+    max: f32,
+    sum: f32,
+}
+
+impl Attend {
+    /// Prepares the kernel for queries of shape `q`.
+    pub fn new(kind: usize, layout: &KvLayout, mask: Mask, q: &Shape, out: &Shape) -> Result<Attend, String> {
+        let (kv_heads, width) = (layout.heads as usize, layout.head_elements as usize);
+        let heads = q.row.checked_div(width).unwrap_or(0);
+        if q.rows.is_none() || q.row != out.row || kv_heads == 0 || heads * width != q.row || heads % kv_heads != 0 {
+            return Err(format!("attention of {} query elements over {kv_heads} heads of {width}", q.row));
+        }
+        Ok(Attend { kind, heads, kv_heads, width, all: mask == Mask::All })
+    }
+
+    pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
+        let Target::F32(out) = out else { return Err("attention whose result is not f32".to_owned()) };
+        let Some(slot) = launch.slots[self.kind] else { return Err("attention in a layer without cache".to_owned()) };
+        let (rows, pool) = (launch.rows, &launch.pools[self.kind]);
+        let job = Job {
+            kernel: self,
+            rows,
+            pool,
+            slot,
+            scale: launch.number,
+            q: operands[0],
+            last: self.last_positions(rows),
+        };
+        let row = self.heads * self.width;
+        let group = row / self.kv_heads;
+        let count = out.len() / row;
+        let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
+        if rayon::current_num_threads() < 2 || seen * row * 2 < PARALLEL_WORK {
+            out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
+                job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
+            });
+        } else if count < TILE {
+            out.par_chunks_mut(group).enumerate().for_each(|(i, out)| {
+                let (row, head) = (i / self.kv_heads, i % self.kv_heads);
+                job.tile(row..row + 1, head..head + 1, out);
+            });
+        } else {
+            out.par_chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
+                job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
+            });
+        }
+        Ok(())
+    }
+
+    /// Last position of each row's sequence in this step, for masks that look ahead.
+    fn last_positions(&self, rows: &Rows) -> Vec<usize> {
+        let mut last = vec![0; rows.sequence.last().map_or(0, |s| s + 1)];
+        rows.sequence.iter().zip(&rows.position).for_each(|(s, p)| last[*s] = *p);
+        last
+    }
+}
+
+struct Job<'a> {
+    kernel: &'a Attend,
+    rows: &'a Rows,
+    pool: &'a Pool,
+    slot: usize,
+    scale: f32,
+    q: View<'a>,
+    last: Vec<usize>,
+}
+
+impl Job<'_> {
+    /// Positions that a row sees.
+    fn visible(&self, row: usize) -> Range<usize> {
+        let position = self.rows.position[row];
+        let end = if self.kernel.all { self.last[self.rows.sequence[row]] } else { position };
+        first_visible(&self.pool.layout, position, self.rows.start)..end + 1
+    }
+
+    /// Computes `rows` × KV heads; a row of `out` holds the query heads of these KV heads.
+    fn tile(&self, rows: Range<usize>, kv_heads: Range<usize>, out: &mut [f32]) {
+        let group = self.kernel.heads / self.kernel.kv_heads * self.kernel.width;
+        let stride = group * kv_heads.len();
+        let mut scratch = Scratch::new(self.kernel.width, group);
+        for (h, head) in kv_heads.enumerate() {
+            let mut first = rows.start;
+            while first < rows.end {
+                // Rows of one sequence see overlapping positions and share the loading of blocks.
+                let sequence = self.rows.sequence[first];
+                let end = (first..rows.end).find(|r| self.rows.sequence[*r] != sequence).unwrap_or(rows.end);
+                self.sequence(
+                    first..end,
+                    head,
+                    &mut out[(first - rows.start) * stride..],
+                    stride,
+                    h * group,
+                    &mut scratch,
+                );
+                first = end;
+            }
+        }
+    }
+
+    /// Rows of one sequence under one KV head; row r of them has its heads at `out[r * stride + at..]`.
+    fn sequence(
+        &self,
+        rows: Range<usize>,
+        head: usize,
+        out: &mut [f32],
+        stride: usize,
+        at: usize,
+        scratch: &mut Scratch,
+    ) {
+        let width = self.kernel.width;
+        let heads = self.kernel.heads / self.kernel.kv_heads;
+        let group = heads * width;
+        let from = rows.clone().map(|r| self.visible(r).start).min().unwrap_or(0);
+        let to = rows.clone().map(|r| self.visible(r).end).max().unwrap_or(0);
+        let mut carried = vec![Carried { max: f32::NEG_INFINITY, sum: 0.0 }; rows.len() * heads];
+        for (i, row) in rows.clone().enumerate() {
+            out[i * stride + at..i * stride + at + group].fill(0.0);
+            let q_at = (row * self.kernel.kv_heads + head) * group;
+            scratch.q[i * group..(i + 1) * group].copy_from_slice(self.q.numbers(q_at, group, &mut scratch.wide));
+        }
+        for block in (from / BLOCK * BLOCK..to).step_by(BLOCK) {
+            let loaded = block.max(from)..(block + BLOCK).min(to);
+            self.load(rows.start, loaded.clone(), head, scratch);
+            for (i, row) in rows.clone().enumerate() {
+                let seen = self.visible(row);
+                let keys = seen.start.max(loaded.start)..seen.end.min(loaded.end);
+                if keys.is_empty() {
+                    continue;
+                }
+                let keys = (keys.start - loaded.start) * width..(keys.end - loaded.start) * width;
+                for h in 0..heads {
+                    let q = &scratch.q[i * group + h * width..][..width];
+                    let out = &mut out[i * stride + at + h * width..][..width];
+                    let (k, v) = (&scratch.k[keys.clone()], &scratch.v[keys.clone()]);
+                    block_step(q, k, v, self.scale, &mut carried[i * heads + h], out, &mut scratch.scores);
+                }
+            }
+        }
+        for (i, carried) in carried.iter().enumerate() {
+            let at = i / heads * stride + at + i % heads * width;
+            out[at..at + width].iter_mut().for_each(|x| *x /= carried.sum);
+        }
+    }
+
+    /// Keys and values at some positions, widened.
+    fn load(&self, row: usize, positions: Range<usize>, head: usize, scratch: &mut Scratch) {
+        let page_tokens = self.pool.layout.page_tokens as usize;
+        let pages = &self.rows.pages[self.kernel.kind][self.rows.sequence[row]];
+        let mut position = positions.start;
+        while position < positions.end {
+            let token = position % page_tokens;
+            let count = (page_tokens - token).min(positions.end - position);
+            let page = pages.get(position / page_tokens);
+            let at = (position - positions.start) * self.kernel.width;
+            self.pool.load(page, self.slot, token, count, head, Side::Key, &mut scratch.k[at..]);
+            self.pool.load(page, self.slot, token, count, head, Side::Value, &mut scratch.v[at..]);
+            position += count;
+        }
+    }
+}
+
+struct Scratch {
+    k: Vec<f32>,
+    v: Vec<f32>,
+    q: Vec<f32>,
+    wide: Vec<f32>,
+    scores: [f32; BLOCK],
+}
+
+impl Scratch {
+    fn new(width: usize, group: usize) -> Scratch {
+        Scratch {
+            k: vec![0.0; BLOCK * width],
+            v: vec![0.0; BLOCK * width],
+            q: vec![0.0; TILE * group],
+            wide: vec![0.0; group],
+            scores: [0.0; BLOCK],
+        }
+    }
+}
+
+/// One block of keys for one query head.
+fn block_step(
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    scale: f32,
+    carried: &mut Carried,
+    out: &mut [f32],
+    scores: &mut [f32; BLOCK],
+) {
+    let width = q.len();
+    let mut max = carried.max;
+    for (score, k) in scores.iter_mut().zip(k.chunks_exact(width)) {
+        *score = dot(q, k) * scale;
+        max = numerics::max_f32(max, *score);
+    }
+    let kept = numerics::exp(carried.max - max);
+    let mut sum = carried.sum * kept;
+    out.iter_mut().for_each(|x| *x *= kept);
+    for (score, v) in scores.iter().zip(v.chunks_exact(width)) {
+        let p = numerics::exp(*score - max);
+        sum += p;
+        out.iter_mut().zip(v).for_each(|(x, v)| *x += p * v);
+    }
+    *carried = Carried { max, sum };
+}
+
+/// Eight running totals over elements congruent modulo 8, then pairwise.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 8;
+    let mut totals = [0.0; LANES];
+    let (a8, b8) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let (a_rest, b_rest) = (a8.remainder(), b8.remainder());
+    for (a, b) in a8.zip(b8) {
+        for lane in 0..LANES {
+            totals[lane] += a[lane] * b[lane];
+        }
+    }
+    for (total, (a, b)) in totals.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+        *total += a * b;
+    }
+    ((totals[0] + totals[1]) + (totals[2] + totals[3])) + ((totals[4] + totals[5]) + (totals[6] + totals[7]))
+}

@@ -1,0 +1,186 @@
+//! `linear`: dense products, and products in which each row picks its slice of the weight.
+
+use super::matmul::{Panels, multiply};
+use super::nest::{Nest, Shape, lengths, strides_along};
+use super::{KernelResult, Launching};
+use crate::view::{Target, View};
+use ir::Order;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// A product kernel.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// Contracted elements.
+    k: usize,
+    /// Outputs per picked slice, or in all.
+    n: usize,
+    order: Order,
+    grouped: Option<Grouped>,
+}
+
+/// How a result's rows find their x and their slice.
+#[derive(Debug)]
+struct Grouped {
+    slices: usize,
+    /// Products of n outputs in a row of the result.
+    per_row: usize,
+    /// Strides from one row of the step to the next in x and ids.
+    row_strides: [usize; 2],
+    nest: Nest<2>,
+    axis: String,
+}
+
+impl Linear {
+    /// Prepares the kernel; `ids` selects along w's first axis.
+    pub fn new(
+        contract: &[String],
+        order: &Order,
+        x: &Shape,
+        w: &Shape,
+        ids: Option<&Shape>,
+        out: &Shape,
+    ) -> Result<Linear, String> {
+        let ends_with = |s: &Shape| {
+            s.axes.len() >= contract.len()
+                && s.axes[s.axes.len() - contract.len()..].iter().map(|(n, _)| n).eq(contract)
+        };
+        if !ends_with(x) || !ends_with(w) || w.rows.is_some() {
+            return Err(format!("a product over {contract:?}, which do not end both operands"));
+        }
+        let k: usize = x.axes[x.axes.len() - contract.len()..].iter().map(|(_, n)| n).product();
+        let kept = &w.axes[..w.axes.len() - contract.len()];
+        let kept = if ids.is_some() {
+            kept.get(1..).ok_or("a product that picks slices of a weight without such an axis")?
+        } else {
+            kept
+        };
+        let n: usize = kept.iter().map(|(_, n)| n).product();
+        if n == 0 || k == 0 || out.row % n != 0 || x.row % k != 0 || w.row % (n * k) != 0 {
+            return Err(format!("a product of {k} terms and {n} outputs that its operands do not have"));
+        }
+        let grouped = match ids {
+            None if w.row == n * k && out.row / n == x.row / k => None,
+            None => return Err(format!("a product of {} weights into {} outputs per row", w.row, out.row)),
+            Some(ids) => {
+                let (axis, slices) = w.axes[0].clone();
+                let leading = &out.axes[..out.axes.len() - kept.len()];
+                let rows = out.rows.as_deref();
+                let strides = [strides_along(leading, x), strides_along(leading, ids)];
+                let nest = Nest::of_elements(&lengths(leading), strides);
+                Some(Grouped {
+                    slices,
+                    per_row: out.row / n,
+                    row_strides: [x.row_stride(rows), ids.row_stride(rows)],
+                    nest,
+                    axis,
+                })
+            }
+        };
+        Ok(Linear { k, n, order: order.clone(), grouped })
+    }
+
+    /// Outputs, terms and slices of the weight as one matrix of n · slices rows.
+    pub fn matrix(&self) -> (usize, usize, usize) {
+        (self.n, self.k, self.grouped.as_ref().map_or(1, |g| g.slices))
+    }
+
+    /// Whether the weight should be packed for this kernel.
+    pub fn packs(&self) -> bool {
+        self.order != Order::Fold
+    }
+
+    pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
+        let Target::F32(out) = out else { return Err("a product whose result is not f32".to_owned()) };
+        let wide;
+        let x = match operands[0] {
+            View::F32(x) => x,
+            other => {
+                wide = other.to_f32();
+                &wide
+            }
+        };
+        match (&self.grouped, launch.panels) {
+            (None, Some(panels)) => multiply(x, panels, 0, out),
+            (None, None) => {
+                self.by_definition(x, &vec![0; out.len() / self.n], &self.offsets(out.len() / self.n), operands[1], out)
+            }
+            (Some(grouped), panels) => {
+                let (offsets, slices) = grouped.places(out.len() / self.n, operands[2])?;
+                match panels {
+                    Some(panels) => self.grouped(x, &offsets, &slices, panels, out),
+                    None => self.by_definition(x, &slices, &offsets, operands[1], out),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn offsets(&self, rows: usize) -> Vec<usize> {
+        (0..rows).map(|r| r * self.k).collect()
+    }
+
+    /// Products by slice, so that rows that share one read it together.
+    fn grouped(&self, x: &[f32], offsets: &[usize], slices: &[usize], panels: &Arc<Panels>, out: &mut [f32]) {
+        let (n, k) = (self.n, self.k);
+        let mut order: Vec<usize> = (0..slices.len()).collect();
+        order.sort_by_key(|r| slices[*r]);
+        let runs: Vec<&[usize]> = order.chunk_by(|a, b| slices[*a] == slices[*b]).collect();
+        let one = |run: &[usize]| -> Vec<f32> {
+            let mut rows = Vec::with_capacity(run.len() * k);
+            run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
+            let mut product = vec![0.0; run.len() * n];
+            multiply(&rows, panels, slices[run[0]], &mut product);
+            product
+        };
+        let products: Vec<Vec<f32>> = if slices.len() * n * k < 1 << 20 {
+            runs.iter().map(|run| one(run)).collect()
+        } else {
+            runs.par_iter().map(|run| one(run)).collect()
+        };
+        for (run, product) in runs.iter().zip(products) {
+            for (r, values) in run.iter().zip(product.chunks_exact(n)) {
+                out[r * n..(r + 1) * n].copy_from_slice(values);
+            }
+        }
+    }
+
+    /// The definition, for a weight that is not packed: same bits, one output at a time.
+    fn by_definition(&self, x: &[f32], slices: &[usize], offsets: &[usize], w: View<'_>, out: &mut [f32]) {
+        let (n, k) = (self.n, self.k);
+        out.par_chunks_mut(n).enumerate().for_each(|(r, out)| {
+            let mut wide = vec![0.0; k];
+            let x = &x[offsets[r]..offsets[r] + k];
+            for (j, out) in out.iter_mut().enumerate() {
+                let w = w.numbers((slices[r] * n + j) * k, k, &mut wide);
+                *out = match self.order {
+                    Order::Fold => numerics::fold_by(k, |i| x[i] * w[i]),
+                    Order::Any | Order::Serial => x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w),
+                };
+            }
+        });
+    }
+}
+
+impl Grouped {
+    /// Offset in x and slice of the weight of every product.
+    fn places(&self, products: usize, ids: View<'_>) -> Result<(Vec<usize>, Vec<usize>), String> {
+        let mut offsets = Vec::with_capacity(products);
+        let mut slices = Vec::with_capacity(products);
+        let mut fault = None;
+        for r in 0..products / self.per_row {
+            self.nest.each(self.row_strides.map(|s| s * r), |[x, id]| {
+                let index = ids.integer(id);
+                offsets.push(x);
+                slices.push(index as usize);
+                if usize::try_from(index).map_or(true, |i| i >= self.slices) {
+                    fault = Some(index);
+                }
+            });
+        }
+        match fault {
+            Some(index) => Err(format!("index {index} along `{}`, which has {} elements", self.axis, self.slices)),
+            None => Ok((offsets, slices)),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Cuts and joins: elements copied, none computed.
+
+use super::nest::{Along, Nest, Shape, lengths, strides_along};
+use super::over_rows;
+use crate::view::{Target, View};
+
+/// A part of the result that is copied from one operand.
+#[derive(Debug)]
+struct Part {
+    operand: usize,
+    /// First element of the part in a row of the operand, and in a row of the result.
+    from: usize,
+    to: usize,
+    row_stride: usize,
+    /// Loops over the part: offsets in the operand and in the result.
+    nest: Nest<2>,
+}
+
+/// A copying kernel.
+#[derive(Debug)]
+pub(crate) struct Moves {
+    row: usize,
+    parts: Vec<Part>,
+}
+
+impl Moves {
+    /// A contiguous part of an axis; `into` names it in the result.
+    pub fn slice(
+        axis: &str,
+        start: u64,
+        len: u64,
+        into: Option<&str>,
+        x: &Shape,
+        out: &Shape,
+    ) -> Result<Moves, String> {
+        let whole = x.length(axis).ok_or_else(|| format!("a cut of `{axis}`, not a fixed axis of its operand"))?;
+        let end = start.checked_add(len).filter(|end| *end <= whole as u64);
+        if end.is_none()
+            || into.is_none() && len != 1
+            || into.is_some_and(|name| out.length(name) != Some(len as usize))
+        {
+            return Err(format!("a cut of {len} elements from {start} of `{axis}`, which has {whole}"));
+        }
+        let strides = out.axes.iter().map(|(name, _)| x.stride(if Some(name.as_str()) == into { axis } else { name }));
+        let nest = Nest::new(&lengths(&out.axes), [strides.collect(), strides_along(&out.axes, out)]);
+        let from = start as usize * x.stride(axis);
+        let part = Part { operand: 0, from, to: 0, row_stride: x.row_stride(out.rows.as_deref()), nest };
+        Ok(Moves { row: out.row, parts: vec![part] })
+    }
+
+    /// Operands joined along their innermost axes into `into`, the innermost axis of the result.
+    pub fn concat(into: &str, operands: &[Shape], out: &Shape) -> Result<Moves, String> {
+        let mut parts = Vec::new();
+        let mut to = 0;
+        for (operand, x) in operands.iter().enumerate() {
+            let Some((joined, len)) = x.axes.last() else { return Err("a join of a single number".to_owned()) };
+            let axes: Vec<(String, usize)> =
+                out.axes.iter().map(|(name, n)| (name.clone(), if name == into { *len } else { *n })).collect();
+            let from = axes.iter().map(|(name, _)| x.stride(if name == into { joined } else { name })).collect();
+            let nest = Nest::new(&lengths(&axes), [from, strides_along(&out.axes, out)]);
+            parts.push(Part { operand, from: 0, to, row_stride: x.row_stride(out.rows.as_deref()), nest });
+            to += len;
+        }
+        if out.axes.last().is_none_or(|(name, n)| name != into || *n != to) {
+            return Err(format!("a join of {to} elements into `{into}`, whose length is {:?}", out.length(into)));
+        }
+        Ok(Moves { row: out.row, parts })
+    }
+
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        over_rows(out, self.row, self.row, |first, mut out| {
+            for r in 0..out.len() / self.row {
+                for part in &self.parts {
+                    let offsets = [part.from + (first + r) * part.row_stride, part.to + r * self.row];
+                    part.nest.each(offsets, |[from, to]| match part.nest.along[0] {
+                        Along::Contiguous => out.copy(to, operands[part.operand], from, part.nest.run),
+                        Along::Constant => {
+                            (0..part.nest.run).for_each(|i| out.copy(to + i, operands[part.operand], from, 1))
+                        }
+                    });
+                }
+            }
+        });
+    }
+}

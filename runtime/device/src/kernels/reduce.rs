@@ -1,0 +1,182 @@
+//! Sums and maxima over one axis, and sums of products.
+
+use super::nest::{Along, Nest, Shape, lengths, strides_along};
+use super::over_rows;
+use crate::view::{Target, View};
+use ir::{Order, ReduceOp};
+use numerics::{fold_by, fold_columns, fold_group, fold_halving, fold_sum, max_f32};
+
+/// What is left of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Total {
+    Fold,
+    Serial,
+    /// In binary64, rounded once.
+    Exact,
+    Max,
+}
+
+impl Total {
+    fn of(order: &Order) -> Total {
+        match order {
+            Order::Any => Total::Exact,
+            Order::Fold => Total::Fold,
+            Order::Serial => Total::Serial,
+        }
+    }
+
+    /// The total of `n` terms.
+    fn by(self, n: usize, get: impl Fn(usize) -> f32) -> f32 {
+        match self {
+            Total::Fold => fold_by(n, get),
+            Total::Serial => (1..n).fold(get(0), |sum, i| sum + get(i)),
+            Total::Exact => exact(n, |i| f64::from(get(i))),
+            Total::Max => (1..n).fold(get(0), |max, i| max_f32(max, get(i))),
+        }
+    }
+
+    /// The total of a row that lies element after element.
+    fn row(self, x: &[f32]) -> f32 {
+        match self {
+            Total::Fold => fold_row(x),
+            other => other.by(x.len(), |i| x[i]),
+        }
+    }
+}
+
+/// Binary64 accumulation as the interpreter does it: eight running totals by index modulo 8, then pairwise; rounded once.
+fn exact(n: usize, get: impl Fn(usize) -> f64) -> f32 {
+    let mut l = [0f64; 8];
+    for i in 0..n {
+        l[i % 8] += get(i);
+    }
+    (((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7]))) as f32
+}
+
+/// `fold_sum` without its large scratch: rows here are often short.
+fn fold_row(x: &[f32]) -> f32 {
+    const GROUPS: usize = 64;
+    if x.len() > GROUPS * numerics::GROUP {
+        return fold_sum(x);
+    }
+    let mut sums = [0.0; GROUPS];
+    let mut n = 0;
+    for (slot, group) in sums.iter_mut().zip(x.chunks(numerics::GROUP)) {
+        *slot = fold_group(group);
+        n += 1;
+    }
+    fold_halving(&mut sums[..n])
+}
+
+/// A reduction kernel.
+#[derive(Debug)]
+pub(crate) struct Reduce {
+    total: Total,
+    /// Elements along the axis, and from one to the next.
+    len: usize,
+    stride: usize,
+    row: usize,
+    x_row_stride: usize,
+    nest: Nest<1>,
+}
+
+impl Reduce {
+    /// Prepares the kernel.
+    pub fn new(op: ReduceOp, order: &Order, axis: &str, x: &Shape, out: &Shape) -> Result<Reduce, String> {
+        let len = x
+            .length(axis)
+            .filter(|n| *n > 0)
+            .ok_or_else(|| format!("reduced over `{axis}`, not a fixed axis of it"))?;
+        let total = match op {
+            ReduceOp::Sum => Total::of(order),
+            ReduceOp::Max => Total::Max,
+        };
+        Ok(Reduce {
+            total,
+            len,
+            stride: x.stride(axis),
+            row: out.row,
+            x_row_stride: x.row_stride(out.rows.as_deref()),
+            nest: Nest::new(&lengths(&out.axes), [strides_along(&out.axes, x)]),
+        })
+    }
+
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        let x = operands[0];
+        let contiguous = self.stride == 1;
+        let columns = self.total == Total::Fold && self.nest.run == self.stride && self.nest.run > 1;
+        over_rows(out, self.row, self.row * self.len, |first, mut out| {
+            let mut wide = vec![0.0; if contiguous { self.len } else { self.len * self.nest.run }];
+            let mut sums = vec![0.0; self.nest.run];
+            for r in 0..out.len() / self.row {
+                let mut at = r * self.row;
+                self.nest.each([(first + r) * self.x_row_stride], |[offset]| {
+                    if columns {
+                        // The axis stands just before the run: a dense block whose columns are summed.
+                        fold_columns(x.numbers(offset, self.len * self.stride, &mut wide), &mut sums);
+                    } else {
+                        let step = usize::from(self.nest.along[0] == Along::Contiguous);
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            let offset = offset + i * step;
+                            *sum = if contiguous {
+                                self.total.row(x.numbers(offset, self.len, &mut wide))
+                            } else {
+                                self.total.by(self.len, |i| x.number(offset + i * self.stride))
+                            };
+                        }
+                    }
+                    out.put(at, &sums);
+                    at += self.nest.run;
+                });
+            }
+        });
+    }
+}
+
+/// A kernel of products summed over one axis.
+#[derive(Debug)]
+pub(crate) struct Dot {
+    total: Total,
+    len: usize,
+    axis_strides: [usize; 2],
+    row: usize,
+    row_strides: [usize; 2],
+    nest: Nest<2>,
+}
+
+impl Dot {
+    /// Prepares the kernel.
+    pub fn new(order: &Order, axis: &str, operands: [&Shape; 2], out: &Shape) -> Result<Dot, String> {
+        let len = operands[0].length(axis).filter(|n| *n > 0 && operands[1].length(axis) == Some(*n));
+        let nest = Nest::of_elements(&lengths(&out.axes), operands.map(|s| strides_along(&out.axes, s)));
+        let rows = out.rows.as_deref();
+        Ok(Dot {
+            total: Total::of(order),
+            len: len.ok_or_else(|| format!("summed over `{axis}`, not a fixed axis of both operands"))?,
+            axis_strides: operands.map(|s| s.stride(axis)),
+            row: out.row,
+            row_strides: operands.map(|s| s.row_stride(rows)),
+            nest,
+        })
+    }
+
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        let [a, b] = [operands[0], operands[1]];
+        over_rows(out, self.row, self.row * self.len, |first, mut out| {
+            for r in 0..out.len() / self.row {
+                let mut at = r * self.row;
+                self.nest.each(self.row_strides.map(|s| s * (first + r)), |[i, j]| {
+                    let term =
+                        |t: usize| [a.number(i + t * self.axis_strides[0]), b.number(j + t * self.axis_strides[1])];
+                    let sum = match self.total {
+                        // The products of an open order are kept whole, as the interpreter keeps them.
+                        Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
+                        total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
+                    };
+                    out.put(at, &[sum]);
+                    at += 1;
+                });
+            }
+        });
+    }
+}

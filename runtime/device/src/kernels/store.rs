@@ -1,0 +1,37 @@
+//! Keys and values written to pages.
+
+use super::nest::Shape;
+use crate::cache::{Pool, Side};
+use crate::contract::Rows;
+use crate::view::View;
+
+/// A storing kernel.
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// Index of the KV kind.
+    pub kind: usize,
+    width: usize,
+}
+
+impl Store {
+    /// Prepares the kernel; key and value hold `width` elements per row.
+    pub fn new(kind: usize, width: usize, k: &Shape, v: &Shape) -> Result<Store, String> {
+        if k.row != width || v.row != width || k.rows.is_none() || v.rows.is_none() {
+            return Err(format!("a store of {} and {} elements per row into pages that keep {width}", k.row, v.row));
+        }
+        Ok(Store { kind, width })
+    }
+
+    /// Writes every row of the step at its own position.
+    pub fn run(&self, rows: &Rows, pool: &mut Pool, slot: usize, operands: &[View<'_>]) {
+        let page_tokens = pool.layout.page_tokens as usize;
+        let mut wide = vec![0.0; self.width];
+        for (row, (position, sequence)) in rows.position.iter().zip(&rows.sequence).enumerate() {
+            let page = rows.pages[self.kind][*sequence].get(position / page_tokens);
+            for (side, view) in [(Side::Key, operands[0]), (Side::Value, operands[1])] {
+                let numbers = view.numbers(row * self.width, self.width, &mut wide);
+                pool.store(page, slot, position % page_tokens, side, numbers);
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The k largest along an axis: their values, their indices, or who they are.
+
+use super::nest::{Nest, Shape, lengths, strides_along};
+use super::over_rows;
+use crate::view::{Target, View};
+use ir::TopWhat;
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Values,
+    Ids,
+    /// A bool per element of the axis.
+    Members,
+}
+
+/// A selection kernel.
+#[derive(Debug)]
+pub(crate) struct Top {
+    k: usize,
+    written: Written,
+    /// Elements along the axis, from one to the next, and from one of the result to the next.
+    len: usize,
+    stride: usize,
+    out_stride: usize,
+    row: usize,
+    x_row_stride: usize,
+    /// Loops over the result without its selection axis: offsets in x and in the result.
+    nest: Nest<2>,
+}
+
+impl Top {
+    /// Values or indices.
+    pub fn select(k: u64, axis: &str, into: &str, what: TopWhat, x: &Shape, out: &Shape) -> Result<Top, String> {
+        let written = if what == TopWhat::Values { Written::Values } else { Written::Ids };
+        Top::new(k, axis, into, written, x, out)
+    }
+
+    /// Membership.
+    pub fn members(k: u64, axis: &str, x: &Shape, out: &Shape) -> Result<Top, String> {
+        Top::new(k, axis, axis, Written::Members, x, out)
+    }
+
+    fn new(k: u64, axis: &str, into: &str, written: Written, x: &Shape, out: &Shape) -> Result<Top, String> {
+        let len =
+            x.length(axis).ok_or_else(|| format!("a selection along `{axis}`, not a fixed axis of its operand"))?;
+        let k = usize::try_from(k).ok().filter(|k| *k <= len && *k > 0);
+        let k = k.ok_or_else(|| format!("a selection of more than the {len} elements of `{axis}`, or of none"))?;
+        if out.length(into) != Some(if written == Written::Members { len } else { k }) {
+            return Err(format!("a selection of {k} along `{into}`, whose length is {:?}", out.length(into)));
+        }
+        let others: Vec<(String, usize)> = out.axes.iter().filter(|(name, _)| name != into).cloned().collect();
+        let strides = [strides_along(&others, x), strides_along(&others, out)];
+        let nest = Nest::of_elements(&lengths(&others), strides);
+        Ok(Top {
+            k,
+            written,
+            len,
+            stride: x.stride(axis),
+            out_stride: out.stride(into),
+            row: out.row,
+            x_row_stride: x.row_stride(out.rows.as_deref()),
+            nest,
+        })
+    }
+
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        let x = operands[0];
+        over_rows(
+            out,
+            self.row,
+            self.nest.loops.iter().map(|l| l.len).product::<usize>() * self.len * 8,
+            |first, mut out| {
+                let mut numbers = vec![0.0; self.len];
+                for r in 0..out.len() / self.row {
+                    self.nest.each([(first + r) * self.x_row_stride, r * self.row], |[from, to]| {
+                        for (i, number) in numbers.iter_mut().enumerate() {
+                            *number = x.number(from + i * self.stride);
+                        }
+                        self.write(&numbers, &mut out, to);
+                    });
+                }
+            },
+        );
+    }
+
+    fn write(&self, numbers: &[f32], out: &mut Target<'_>, to: usize) {
+        if self.written == Written::Members {
+            (0..self.len).for_each(|i| out.put(to + i * self.out_stride, &[0.0]));
+        }
+        for (place, id) in numerics::top_ids(numbers, self.k).into_iter().enumerate() {
+            match self.written {
+                Written::Values => out.put(to + place * self.out_stride, &[numbers[id]]),
+                Written::Ids => out.put(to + place * self.out_stride, &[id as f32]),
+                Written::Members => out.put(to + id * self.out_stride, &[1.0]),
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The door: an artifact, weights and a choice of executor in, an executor out.
+
+use crate::cpu::CpuExecutor;
+use crate::error::PrepareError;
+use crate::probe::Probed;
+use crate::store::WeightStore;
+use crate::truth::InterpExecutor;
+use artifact::Artifact;
+use engine::Executor;
+use ir::Plan;
+use std::fmt;
+use std::str::FromStr;
+
+/// Which executor runs the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutorKind {
+    /// The interpreter: truth.
+    Interp,
+    /// Rust kernels on this machine's processor.
+    Cpu,
+}
+
+impl FromStr for ExecutorKind {
+    type Err = PrepareError;
+
+    fn from_str(word: &str) -> Result<Self, PrepareError> {
+        match word {
+            "interp" => Ok(ExecutorKind::Interp),
+            "cpu" => Ok(ExecutorKind::Cpu),
+            other => Err(PrepareError::NotBuilt(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for ExecutorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ExecutorKind::Interp => "interp",
+            ExecutorKind::Cpu => "cpu",
+        })
+    }
+}
+
+/// An executor of an artifact with its weights; `pool_pages` per KV kind, see [`pool_pages_for`].
+pub fn load(
+    artifact: &Artifact,
+    weights: &dyn WeightStore,
+    kind: ExecutorKind,
+    pool_pages: &[usize],
+) -> Result<Box<dyn Executor>, PrepareError> {
+    Ok(load_probed(artifact, weights, kind, pool_pages)?)
+}
+
+/// The same, for those who trace and inject.
+pub fn load_probed(
+    artifact: &Artifact,
+    weights: &dyn WeightStore,
+    kind: ExecutorKind,
+    pool_pages: &[usize],
+) -> Result<Box<dyn Probed>, PrepareError> {
+    let (kernels, plan) = (&artifact.kernels, &artifact.plan);
+    Ok(match kind {
+        ExecutorKind::Interp => Box::new(InterpExecutor::new(kernels, plan, weights, pool_pages)?),
+        ExecutorKind::Cpu => Box::new(CpuExecutor::new(kernels, plan, weights, pool_pages)?),
+    })
+}
+
+/// Pages per KV kind that hold `sequences` sequences of `context` tokens at once, the sink page included.
+pub fn pool_pages_for(plan: &Plan, context: usize, sequences: usize) -> Vec<usize> {
+    let pages = |page_tokens: u64| {
+        let per_sequence = context.div_ceil(usize::try_from(page_tokens).unwrap_or(usize::MAX).max(1));
+        per_sequence.saturating_mul(sequences).saturating_add(1).max(2)
+    };
+    plan.kv.iter().map(|kv| pages(kv.page_tokens)).collect()
+}

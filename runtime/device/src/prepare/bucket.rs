@@ -1,0 +1,239 @@
+//! One bucket's plan, checked against the graphs: where every value lies and what is launched.
+
+use super::graph::Prepared;
+use super::{POSITIONS, RESULT, TOKENS, WANTED, mismatch};
+use crate::arena::Slot;
+use crate::error::PrepareError;
+use indexmap::IndexMap;
+use ir::{BucketPlan, Buffer, DType, KernelEntry, Op, Place, Plan, TOKEN_ROWS, ValueId, WANTED_ROWS};
+
+/// Lengths of the row axes, in a step or at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowCounts {
+    pub tokens: usize,
+    pub wanted: usize,
+    pub sequences: usize,
+}
+
+impl RowCounts {
+    /// Rows of a value with this row axis.
+    pub fn of(&self, axis: Option<&str>) -> usize {
+        match axis {
+            None => 1,
+            Some(TOKEN_ROWS) => self.tokens,
+            Some(WANTED_ROWS) => self.wanted,
+            Some(_) => self.sequences,
+        }
+    }
+}
+
+/// A place in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub offset: usize,
+    pub dtype: DType,
+    /// Elements per row.
+    pub row: usize,
+}
+
+impl Spot {
+    /// The place with as many rows as a step has.
+    pub fn slot(&self, rows: usize) -> Slot {
+        Slot { offset: self.offset, dtype: self.dtype, len: rows * self.row }
+    }
+}
+
+/// A launch.
+#[derive(Clone, Debug)]
+pub(crate) enum Launch {
+    /// Values computed, in order.
+    Region(Vec<ValueId>),
+    /// A value copied to a shared place.
+    Move { from: ValueId, to: Spot },
+}
+
+/// The launches of one graph.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// By value id; `None` for what is not in the arena.
+    pub spots: Vec<Option<Spot>>,
+    pub launches: Vec<Launch>,
+}
+
+/// A bucket, ready.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub shape: ir::Bucket,
+    /// Places of values exchanged by name.
+    pub shared: IndexMap<String, Buffer>,
+    /// `first`, the classes, `last`.
+    pub programs: Vec<Program>,
+}
+
+impl Bucket {
+    /// Checks a bucket's plan.
+    pub fn new(
+        planned: &BucketPlan,
+        entry: &KernelEntry,
+        graphs: &[Prepared],
+        plan: &Plan,
+        vocab: usize,
+    ) -> Result<Bucket, PrepareError> {
+        let most = RowCounts {
+            tokens: number(planned.bucket.tokens)?,
+            wanted: number(planned.bucket.wanted)?,
+            sequences: number(planned.bucket.sequences)?,
+        };
+        if planned.programs.len() != graphs.len() {
+            return Err(mismatch(
+                format!("has {} programs in bucket {}", planned.programs.len(), planned.bucket),
+                format!("have {} graphs", graphs.len()),
+            ));
+        }
+        let arena = number(plan.arena_bytes)?;
+        let check = Check { planned, most, arena };
+        let programs = graphs.iter().enumerate().map(|(i, graph)| check.program(i, graph, &entry.graphs[i].graph));
+        let programs = programs.collect::<Result<Vec<_>, _>>()?;
+        for (name, buffer) in &planned.shared {
+            let value = match name.as_str() {
+                TOKENS | POSITIONS => Some((DType::I32, 1, most.tokens)),
+                WANTED => Some((DType::I32, 1, most.wanted)),
+                RESULT => Some((DType::F32, vocab, most.wanted)),
+                _ => None,
+            };
+            check.buffer(name, buffer, value)?;
+        }
+        Ok(Bucket { shape: planned.bucket.clone(), shared: planned.shared.clone(), programs })
+    }
+}
+
+fn number(n: u64) -> Result<usize, PrepareError> {
+    usize::try_from(n)
+        .map_err(|_| mismatch(format!("asks for {n} bytes or rows"), "run on a machine that cannot address them"))
+}
+
+struct Check<'a> {
+    planned: &'a BucketPlan,
+    most: RowCounts,
+    arena: usize,
+}
+
+impl Check<'_> {
+    /// A buffer as a place for `value` (dtype, elements per row, rows at most).
+    fn buffer(&self, title: &str, buffer: &Buffer, value: Option<(DType, usize, usize)>) -> Result<Spot, PrepareError> {
+        let end = buffer.offset_bytes.checked_add(buffer.bytes);
+        if buffer.offset_bytes % 64 != 0 || end.is_none_or(|end| end > self.arena as u64) {
+            return Err(mismatch(
+                format!("puts `{title}` at {} + {} bytes", buffer.offset_bytes, buffer.bytes),
+                format!("need multiples of 64 within the arena's {} bytes", self.arena),
+            ));
+        }
+        let (dtype, row, rows) = value.unwrap_or((buffer.dtype, 0, 0));
+        let needed = row.checked_mul(rows).and_then(|n| n.checked_mul(dtype.bytes()));
+        if buffer.dtype != dtype || needed.is_none_or(|n| n as u64 > buffer.bytes) {
+            return Err(mismatch(
+                format!("gives `{title}` {} bytes of {}", buffer.bytes, buffer.dtype),
+                format!("have {rows} rows of {row} elements of {dtype}"),
+            ));
+        }
+        Ok(Spot { offset: number(buffer.offset_bytes)?, dtype, row })
+    }
+
+    fn program(&self, index: usize, prepared: &Prepared, graph: &ir::Graph) -> Result<Program, PrepareError> {
+        let program = &self.planned.programs[index];
+        if program.graph != prepared.name || program.places.len() != prepared.values.len() {
+            return Err(mismatch(
+                format!("has a program for `{}` with {} values", program.graph, program.places.len()),
+                format!("have graph `{}` with {}", prepared.name, prepared.values.len()),
+            ));
+        }
+        let mut spots: Vec<Option<Spot>> = Vec::with_capacity(program.places.len());
+        for id in graph.ids() {
+            spots.push(self.spot(prepared, graph, id, &program.places, &spots)?);
+        }
+        let launches = program.launches.iter().map(|launch| self.launch(prepared, graph, launch, &spots));
+        let launches = launches.collect::<Result<Vec<_>, _>>()?;
+        Ok(Program { spots, launches })
+    }
+
+    fn spot(
+        &self,
+        prepared: &Prepared,
+        graph: &ir::Graph,
+        id: ValueId,
+        places: &[Place],
+        spots: &[Option<Spot>],
+    ) -> Result<Option<Spot>, PrepareError> {
+        let value = prepared.value(id);
+        let Some(shape) = &value.shape else { return Ok(None) };
+        let wanted = (value.dtype, shape.row, self.most.of(shape.rows.as_deref()));
+        let title = format!("{}.{}", prepared.name, prepared.title(id));
+        match (&places[id.0 as usize], &graph.node(id).op) {
+            (Place::Arena(buffer), _) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
+            (Place::Alias(of), op) => {
+                let target = spots.get(of.0 as usize).copied().flatten();
+                if !op.is_view() && target.is_some() {
+                    return Err(mismatch(format!("makes `{title}` a view of {of}"), "compute it"));
+                }
+                Ok(target)
+            }
+            (Place::Elsewhere, Op::Input(name)) => match self.planned.shared.get(name) {
+                Some(buffer) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
+                None => Err(mismatch(format!("has no place for input `{title}`"), "read it")),
+            },
+            (Place::Elsewhere, op) if value.kernel.is_some() => {
+                Err(mismatch(format!("has no place for `{title}`"), format!("compute it ({})", op_word(op))))
+            }
+            (Place::Elsewhere, op) if op.is_view() => Ok(spots.get(value.root.0 as usize).copied().flatten()),
+            (Place::Elsewhere, _) => Ok(None),
+        }
+    }
+
+    fn launch(
+        &self,
+        prepared: &Prepared,
+        graph: &ir::Graph,
+        launch: &ir::Launch,
+        spots: &[Option<Spot>],
+    ) -> Result<Launch, PrepareError> {
+        match launch {
+            ir::Launch::Region { region, .. } => {
+                prepared.regions.get(*region).map(|values| Launch::Region(values.clone())).ok_or_else(|| {
+                    mismatch(
+                        format!("launches region {region} of `{}`", prepared.name),
+                        format!("have {}", prepared.regions.len()),
+                    )
+                })
+            }
+            ir::Launch::Move { from, to } => {
+                if from.0 as usize >= graph.len() {
+                    return Err(mismatch(
+                        format!("moves {from} of `{}`", prepared.name),
+                        format!("have {} values", graph.len()),
+                    ));
+                }
+                let value = prepared.value(*from);
+                let buffer = self.planned.shared.get(to);
+                let (Some(shape), Some(buffer)) = (&value.shape, buffer) else {
+                    return Err(mismatch(
+                        format!("moves {from} of `{}` to `{to}`", prepared.name),
+                        "have no such values",
+                    ));
+                };
+                let wanted = (value.dtype, shape.row, self.most.of(shape.rows.as_deref()));
+                let to = self.buffer(to, buffer, Some(wanted))?;
+                if spots[from.0 as usize].is_none() && !graph.node(super::root(graph, *from)).op.is_leaf() {
+                    return Err(mismatch(format!("moves {from} of `{}`", prepared.name), "keep it elsewhere"));
+                }
+                Ok(Launch::Move { from: *from, to })
+            }
+        }
+    }
+}
+
+fn op_word(op: &Op) -> &'static str {
+    match op {
+        Op::Store { .. } => "a store",
+        _ => "an operation",
+    }
+}

@@ -1,0 +1,192 @@
+//! One graph: a kernel per value, every stride resolved.
+
+use super::root;
+use crate::error::PrepareError;
+use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::nest::Shape;
+use crate::kernels::{Kernel, attend, gather, linear, moves, reduce, store, top};
+use ir::{DType, Graph, KernelGraph, KvRef, Op, Plan, ValueId};
+
+/// What is known of a value.
+#[derive(Debug)]
+pub(crate) struct Value {
+    /// Its shape; `None` for caches.
+    pub shape: Option<Shape>,
+    pub dtype: DType,
+    /// The value whose memory it shows: itself, unless it is a view.
+    pub root: ValueId,
+    /// Operands that are read, views followed.
+    pub operands: Vec<ValueId>,
+    /// What computes it; `None` for leaves and views.
+    pub kernel: Option<Kernel>,
+}
+
+/// A graph, ready.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub name: String,
+    pub graph: Graph,
+    /// By value id.
+    pub values: Vec<Value>,
+    /// Values computed by each region, ascending.
+    pub regions: Vec<Vec<ValueId>>,
+}
+
+impl Prepared {
+    /// Prepares a graph.
+    pub fn new(kernels: &KernelGraph, plan: &Plan) -> Result<Prepared, PrepareError> {
+        let graph = &kernels.graph;
+        let mut values: Vec<Value> = Vec::with_capacity(graph.len());
+        for id in graph.ids() {
+            let value = prepare_value(graph, id, &values, plan).map_err(|fact| PrepareError::Unsupported {
+                graph: kernels.name.clone(),
+                value: title(graph, id),
+                fact,
+            })?;
+            values.push(value);
+        }
+        let computed = |id: &ValueId| values.get(id.0 as usize).is_some_and(|v| v.kernel.is_some());
+        let regions = kernels.regions.iter().map(|r| r.values.iter().copied().filter(computed).collect()).collect();
+        Ok(Prepared { name: kernels.name.clone(), graph: graph.clone(), values, regions })
+    }
+
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0 as usize]
+    }
+
+    /// A value's name in errors.
+    pub fn title(&self, id: ValueId) -> String {
+        title(&self.graph, id)
+    }
+}
+
+fn title(graph: &Graph, id: ValueId) -> String {
+    graph.node(id).name.clone().unwrap_or_else(|| id.to_string())
+}
+
+fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan) -> Result<Value, String> {
+    let node = graph.node(id);
+    let operands = graph.operands(id);
+    let shape = node.ty.tensor().map(Shape::of).transpose()?;
+    let dtype = node.ty.tensor().map_or(DType::F32, |t| t.dtype);
+    let op = &node.op;
+    if op.is_structural() {
+        return Err("an operation of the model level".to_owned());
+    }
+    let kernel = if op.is_leaf() || op.is_view() { None } else { Some(make(graph, id, before, shape.as_ref(), plan)?) };
+    if op.is_view() {
+        let operand = operands.first().and_then(|o| before[o.0 as usize].shape.as_ref());
+        let same =
+            operand.zip(shape.as_ref()).is_some_and(|(a, b)| a.row == b.row && a.rows.is_some() == b.rows.is_some());
+        if !same {
+            return Err("a view of another number of elements".to_owned());
+        }
+    }
+    // A cache is no memory of the arena: what reads it finds it by kind and layer.
+    let read = operands.iter().filter(|o| graph.tensor(**o).is_some()).map(|o| root(graph, *o)).collect();
+    Ok(Value { shape, dtype, root: root(graph, id), operands: read, kernel })
+}
+
+fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan: &Plan) -> Result<Kernel, String> {
+    let node = graph.node(id);
+    let ids = graph.operands(id);
+    let shapes: Vec<Shape> = ids.iter().filter_map(|o| before[o.0 as usize].shape.clone()).collect();
+    if let Op::Store { kv } = &node.op {
+        let (kind, layout) = kv_kind(kv, plan)?;
+        at_positions(graph, ids.get(2))?;
+        let [k, v] = two(&shapes)?;
+        return Ok(Kernel::Store(store::Store::new(kind, (layout.heads * layout.head_elements) as usize, k, v)?));
+    }
+    let out = out.ok_or("an operation that leaves a cache")?;
+    same_rows(&node.op, &shapes, out)?;
+    let x = shapes.first().ok_or("an operation without operands")?;
+    Ok(match &node.op {
+        Op::Unary(f) => Kernel::Elementwise(elementwise(Function::Unary(*f), 1, &shapes, out)?),
+        Op::Binary(f) => Kernel::Elementwise(elementwise(Function::Binary(*f), 2, &shapes, out)?),
+        Op::Fma => Kernel::Elementwise(elementwise(Function::Fma, 3, &shapes, out)?),
+        Op::Select => Kernel::Elementwise(elementwise(Function::Select, 3, &shapes, out)?),
+        Op::Round(_) => Kernel::Elementwise(elementwise(Function::Round, 1, &shapes, out)?),
+        Op::Reduce { op, axis, order } => Kernel::Reduce(reduce::Reduce::new(*op, order, axis, x, out)?),
+        Op::Top { k, axis, into, what } => Kernel::Top(top::Top::select(*k, axis, into, *what, x, out)?),
+        Op::InTop { k, axis } => Kernel::Top(top::Top::members(*k, axis, x, out)?),
+        Op::Gather { axis } => {
+            let [x, ids] = two(&shapes)?;
+            Kernel::Gather(gather::Gather::new(axis, x, ids, out)?)
+        }
+        Op::Slice { axis, start, len, into } => {
+            Kernel::Moves(moves::Moves::slice(axis, *start, *len, into.as_deref(), x, out)?)
+        }
+        Op::Concat { into } => Kernel::Moves(moves::Moves::concat(into, &shapes, out)?),
+        Op::Linear { contract, order } => {
+            let [x, w] = two(&shapes)?;
+            Kernel::Linear(linear::Linear::new(contract, order, x, w, shapes.get(2), out)?)
+        }
+        Op::Dot { axis, order } => {
+            let operands = two(&shapes)?;
+            Kernel::Dot(reduce::Dot::new(order, axis, operands, out)?)
+        }
+        Op::Attend { kv, mask, .. } => {
+            at_positions(graph, ids.get(2))?;
+            let (kind, layout) = kv_kind(kv, plan)?;
+            Kernel::Attend(attend::Attend::new(kind, layout, *mask, x, out)?)
+        }
+        Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
+        Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
+        Op::Store { .. } | Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_) => {
+            return Err("an operation of another level".to_owned());
+        }
+    })
+}
+
+/// Demands that operands have the result's row axis or none, and that the result's rows come from one.
+fn same_rows(op: &Op, shapes: &[Shape], out: &Shape) -> Result<(), String> {
+    let gathered = |i: usize, s: &Shape| match op {
+        Op::Gather { axis } => i == 0 && s.rows.as_ref() == Some(axis),
+        _ => false,
+    };
+    let mut has_rows = out.rows.is_none();
+    for (i, shape) in shapes.iter().enumerate() {
+        if gathered(i, shape) || shape.rows.is_none() {
+            continue;
+        }
+        if shape.rows != out.rows {
+            return Err(format!("an operation on rows {:?} whose result has rows {:?}", shape.rows, out.rows));
+        }
+        has_rows = true;
+    }
+    if has_rows { Ok(()) } else { Err("a value per row whose operands have no row".to_owned()) }
+}
+
+/// Demands that a cache is used at the step's own positions.
+fn at_positions(graph: &Graph, at: Option<&ValueId>) -> Result<(), String> {
+    match at.and_then(|at| graph.input_name(root(graph, *at))) {
+        Some(super::POSITIONS) => Ok(()),
+        _ => Err("a cache used at other positions than the step's".to_owned()),
+    }
+}
+
+fn elementwise(function: Function, operands: usize, shapes: &[Shape], out: &Shape) -> Result<Elementwise, String> {
+    if shapes.len() != operands {
+        return Err(format!("an operation of {operands} operands with {}", shapes.len()));
+    }
+    let fits = |s: &Shape| {
+        (s.rows.is_none() || s.rows == out.rows) && s.axes.iter().all(|(name, n)| out.length(name) == Some(*n))
+    };
+    if let Some(bad) = shapes.iter().find(|s| !fits(s)) {
+        return Err(format!("an operand with axes {:?} broadcast to {:?}", bad.axes, out.axes));
+    }
+    Ok(Elementwise::new(function, shapes, out))
+}
+
+fn two(shapes: &[Shape]) -> Result<[&Shape; 2], String> {
+    match shapes {
+        [a, b, ..] => Ok([a, b]),
+        _ => Err(format!("an operation of two operands with {}", shapes.len())),
+    }
+}
+
+fn kv_kind<'p>(kv: &KvRef, plan: &'p Plan) -> Result<(usize, &'p ir::KvLayout), String> {
+    let KvRef::Kind(name) = kv else { return Err("a cache named by a column, which is the model level".to_owned()) };
+    let found = plan.kv.iter().enumerate().find(|(_, layout)| layout.kind == *name);
+    found.ok_or_else(|| format!("a cache of kind `{name}`, for which the plan has no layout"))
+}

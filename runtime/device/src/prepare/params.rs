@@ -1,0 +1,203 @@
+//! Parameters: weights, literals and instance numbers, resolved once per layer instance.
+
+use super::graph::Prepared;
+use super::{root, title};
+use crate::error::PrepareError;
+use crate::kernels::Kernel;
+use crate::kernels::matmul::Panels;
+use crate::store::WeightStore;
+use crate::view::View;
+use ir::{DType, KernelEntry, Op, Scope, ValueId, WeightRef};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Data outside the arena.
+#[derive(Clone, Debug)]
+pub(crate) enum Param {
+    F32(Arc<Vec<f32>>),
+    I32(Arc<Vec<i32>>),
+}
+
+impl Param {
+    pub fn view(&self) -> View<'_> {
+        match self {
+            Param::F32(x) => View::F32(x),
+            Param::I32(x) => View::I32(x),
+        }
+    }
+}
+
+/// Parameters of one run of a graph.
+#[derive(Debug, Default)]
+pub(crate) struct Params {
+    /// Data of leaves, by value id, where a kernel reads it.
+    pub data: HashMap<ValueId, Param>,
+    /// Packed weights, by the product's value id.
+    pub panels: HashMap<ValueId, Arc<Panels>>,
+    /// Numbers, by the value id of the operation that has one.
+    pub numbers: HashMap<ValueId, f32>,
+}
+
+type WeightKey = (Scope, String, Option<usize>);
+
+/// Fetches and packs each weight once, however many instances share it.
+pub(crate) struct Loader<'w> {
+    weights: &'w dyn WeightStore,
+    fetched: HashMap<WeightKey, Arc<Vec<f32>>>,
+    packed: HashMap<(WeightKey, usize, usize), Arc<Panels>>,
+}
+
+impl<'w> Loader<'w> {
+    pub fn new(weights: &'w dyn WeightStore) -> Self {
+        Loader { weights, fetched: HashMap::new(), packed: HashMap::new() }
+    }
+
+    /// Parameters of a graph, run as instance `instance` of the entry or outside the layers.
+    pub fn params(
+        &mut self,
+        graph: &Prepared,
+        entry: &KernelEntry,
+        instance: Option<usize>,
+    ) -> Result<Params, PrepareError> {
+        let mut params = Params::default();
+        let layer = instance.map_or(0, |i| entry.instances[i].layer);
+        for id in graph.graph.ids() {
+            match &graph.value(id).kernel {
+                None => continue,
+                Some(Kernel::Attend(_)) => {
+                    if let Op::Attend { scale, .. } = &graph.graph.node(id).op {
+                        params.numbers.insert(id, scale.eval(layer) as f32);
+                    }
+                }
+                Some(_) => {}
+            }
+            for (slot, operand) in graph.value(id).operands.iter().enumerate() {
+                let packs = match &graph.value(id).kernel {
+                    Some(Kernel::Linear(linear)) if slot == 1 && linear.packs() => Some(linear.matrix()),
+                    _ => None,
+                };
+                match (&graph.graph.node(*operand).op, packs) {
+                    (Op::Weight(weight), Some(matrix)) => {
+                        let key = self.key(graph, entry, instance, weight)?;
+                        params.panels.insert(id, self.pack(graph, *operand, key, matrix)?);
+                    }
+                    _ => self.leaf(graph, entry, instance, *operand, &mut params)?,
+                }
+            }
+        }
+        for (_, id) in &graph.graph.outputs {
+            self.leaf(graph, entry, instance, root(&graph.graph, *id), &mut params)?;
+        }
+        Ok(params)
+    }
+
+    fn leaf(
+        &mut self,
+        graph: &Prepared,
+        entry: &KernelEntry,
+        instance: Option<usize>,
+        id: ValueId,
+        params: &mut Params,
+    ) -> Result<(), PrepareError> {
+        if params.data.contains_key(&id) {
+            return Ok(());
+        }
+        let layer = instance.map_or(0, |i| entry.instances[i].layer);
+        let data = match &graph.graph.node(id).op {
+            Op::Weight(weight) => {
+                let key = self.key(graph, entry, instance, weight)?;
+                Param::F32(self.fetch(graph, id, key)?)
+            }
+            Op::Literal(numbers) if graph.value(id).dtype == DType::I32 => {
+                Param::I32(Arc::new(numbers.iter().map(|x| *x as i32).collect()))
+            }
+            Op::Literal(numbers) => Param::F32(Arc::new(numbers.clone())),
+            Op::Scalar(number) => Param::F32(Arc::new(vec![number.eval(layer) as f32])),
+            _ => return Ok(()),
+        };
+        let needed = graph.value(id).shape.as_ref().map_or(0, |s| s.row);
+        let found = data.view().len();
+        if found != needed {
+            return Err(PrepareError::Unsupported {
+                graph: graph.name.clone(),
+                value: graph.title(id),
+                fact: format!("a constant of {found} elements with a type of {needed}"),
+            });
+        }
+        params.data.insert(id, data);
+        Ok(())
+    }
+
+    /// Which weight a reference means in an instance.
+    fn key(
+        &self,
+        graph: &Prepared,
+        entry: &KernelEntry,
+        instance: Option<usize>,
+        weight: &WeightRef,
+    ) -> Result<WeightKey, PrepareError> {
+        let outside = |name: &str| PrepareError::WeightMissing {
+            graph: graph.name.clone(),
+            weight: format!("`{name}` of a layer, outside the layers"),
+        };
+        let layer = |i: usize| entry.instances.get(i).map(|i| i.layer);
+        Ok(match weight {
+            WeightRef::Model(name) => (Scope::Model, name.clone(), None),
+            WeightRef::Layer(name) => {
+                let layer = instance.and_then(layer).ok_or_else(|| outside(name))?;
+                (Scope::Layer, name.clone(), Some(layer))
+            }
+            WeightRef::Next { layer: name, last } => match layer(instance.ok_or_else(|| outside(name))? + 1) {
+                Some(layer) => (Scope::Layer, name.clone(), Some(layer)),
+                None => (Scope::Model, last.clone(), None),
+            },
+            WeightRef::FirstLayer(name) => {
+                let layer = layer(0).ok_or_else(|| outside(name))?;
+                (Scope::Layer, name.clone(), Some(layer))
+            }
+        })
+    }
+
+    fn fetch(&mut self, graph: &Prepared, id: ValueId, key: WeightKey) -> Result<Arc<Vec<f32>>, PrepareError> {
+        let (scope, name, layer) = &key;
+        let data = match self.fetched.get(&key) {
+            Some(data) => Arc::clone(data),
+            None => self.weights.f32(*scope, name, *layer).ok_or_else(|| PrepareError::WeightMissing {
+                graph: graph.name.clone(),
+                weight: title(*scope, name, *layer),
+            })?,
+        };
+        let needed = graph.value(id).shape.as_ref().map_or(0, |s| s.row);
+        if data.len() != needed {
+            return Err(PrepareError::WeightSize {
+                graph: graph.name.clone(),
+                weight: title(*scope, name, *layer),
+                found: data.len(),
+                needed,
+            });
+        }
+        self.fetched.insert(key, Arc::clone(&data));
+        Ok(data)
+    }
+
+    fn pack(
+        &mut self,
+        graph: &Prepared,
+        id: ValueId,
+        key: WeightKey,
+        (n, k, slices): (usize, usize, usize),
+    ) -> Result<Arc<Panels>, PrepareError> {
+        if let Some(panels) = self.packed.get(&(key.clone(), n, k)) {
+            return Ok(Arc::clone(panels));
+        }
+        let known = self.fetched.contains_key(&key);
+        let data = self.fetch(graph, id, key.clone())?;
+        if !known {
+            // Nobody else reads it row by row: only the packed form stays.
+            self.fetched.remove(&key);
+        }
+        let panels = Arc::new(Panels::pack(&data, slices, n, k));
+        self.packed.insert((key, n, k), Arc::clone(&panels));
+        Ok(panels)
+    }
+}

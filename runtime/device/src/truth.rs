@@ -1,0 +1,316 @@
+//! The `interp` executor: the compiler's interpreter behind the step contract. Slow, and right by definition.
+//!
+//! It runs the graphs of the kernel module and ignores the plan, save for its buckets' limits and the cache layouts: keys and
+//! values go through the same pages as on any other executor, so a wrong page table shows here too.
+
+use crate::cache::{Pool, Side};
+use crate::contract::{self, Rows};
+use crate::error::PrepareError;
+use crate::finish::{Done, answer, copy_pages, facts, pools};
+use crate::prepare::{POSITIONS, RESULT, TOKENS, WANTED, title};
+use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor, TensorData};
+use crate::store::WeightStore;
+use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
+use indexmap::IndexMap;
+use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, run_entry};
+use ir::{DType, Entry, Facts, Graph, KernelModule, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
+use std::borrow::Cow;
+
+/// Runs graphs operation by operation.
+pub struct InterpExecutor {
+    facts: ExecutorFacts,
+    model: Facts,
+    entries: Vec<Entry>,
+    weights: WeightMap,
+    pools: Vec<Pool>,
+    buckets: Vec<Vec<ir::Bucket>>,
+    tokens_end: Vec<usize>,
+    probing: Option<Probing>,
+    done: Done,
+}
+
+impl InterpExecutor {
+    /// Takes the graphs and every weight; `pool_pages` per KV kind, in the plan's order, sink page included.
+    pub fn new(
+        module: &KernelModule,
+        plan: &Plan,
+        weights: &dyn WeightStore,
+        pool_pages: &[usize],
+    ) -> Result<InterpExecutor, PrepareError> {
+        let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
+        let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
+        Ok(InterpExecutor {
+            facts: facts(plan, vocab, pool_pages)?,
+            model: module.facts.clone(),
+            entries: module.entries.iter().map(ir::KernelEntry::to_entry).collect(),
+            weights: weight_map(&module.facts, weights)?,
+            pools: pools(plan, pool_pages)?,
+            buckets: plan.entries.iter().map(|e| e.buckets.iter().map(|b| b.bucket.clone()).collect()).collect(),
+            tokens_end: module.entries.iter().map(tokens_end).collect(),
+            probing: None,
+            done: Done::default(),
+        })
+    }
+
+    fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
+        let Some(index) = self.entries.iter().position(|e| e.name == step.entry) else {
+            return Err(StepError::Contract(format!("it runs entry `{}`, the artifact has no such entry", step.entry)));
+        };
+        let start = self.probing.as_ref().map_or(0, |p| p.start);
+        let rows = contract::check(step, &self.facts, self.tokens_end[index], start)?;
+        if contract::choose_bucket(step, self.buckets[index].iter().enumerate()).is_none() {
+            return Err(StepError::Contract(format!(
+                "{} rows of {} sequences fit no bucket",
+                step.tokens.len(),
+                step.sequences.len()
+            )));
+        }
+        let fault = |e: InterpError| StepError::Device(e.to_string());
+        let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
+        let mut env = Env::new();
+        let inputs = [
+            (TOKENS, TOKEN_ROWS, &step.tokens),
+            (POSITIONS, TOKEN_ROWS, &step.positions),
+            (WANTED, WANTED_ROWS, &wanted),
+        ];
+        for (name, axis, numbers) in inputs {
+            env.insert(name, interp::Tensor::i32(&[(axis, numbers.len())], numbers.clone()).map_err(fault)?);
+        }
+        let entry = &self.entries[index];
+        let mut cache = Paged { pools: &mut self.pools, rows: &rows };
+        let layers = entry.instances.iter().map(|i| i.layer).collect();
+        let counts = (step.tokens.len(), step.wanted.len());
+        let mut hooks = Watch { entry, layers, counts, probing: self.probing.as_mut(), stage: 0, fault: None };
+        let mut context = Context { layer: None, weights: &self.weights, cache: &mut cache, hooks: &mut hooks };
+        let outputs = run_entry(entry, &self.model, &mut env, &mut context);
+        if let Some(fault) = hooks.fault {
+            return Err(fault);
+        }
+        let outputs = outputs.map_err(fault)?;
+        if let Some(probing) = &mut self.probing {
+            probing.finish_step(counts.0, counts.1);
+        }
+        match outputs.get(RESULT).and_then(|t| t.floats()) {
+            Some(logits) => answer(step, logits, self.facts.vocab),
+            None => Err(StepError::Device(format!("entry `{}` has no result of floats", step.entry))),
+        }
+    }
+}
+
+/// Every weight of the model as a tensor with its declared axes.
+fn weight_map(facts: &Facts, store: &dyn WeightStore) -> Result<WeightMap, PrepareError> {
+    let mut map = WeightMap::new();
+    for weight in &facts.weights {
+        let layers: Vec<Option<usize>> = match weight.scope {
+            Scope::Model => vec![None],
+            Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).map(Some).collect(),
+        };
+        for layer in layers {
+            let name = || title(weight.scope, &weight.name, layer);
+            let missing = || PrepareError::WeightMissing { graph: "any".to_owned(), weight: name() };
+            let data = store.f32(weight.scope, &weight.name, layer).ok_or_else(missing)?;
+            let (found, ty) = (data.len(), weight.ty());
+            let numbers = interp::Data::F32(data.to_vec());
+            let tensor =
+                interp::Tensor::new(lengths(&ty, 0), ty.dtype, numbers).map_err(|_| PrepareError::WeightSize {
+                    graph: "any".to_owned(),
+                    weight: name(),
+                    found,
+                    needed: usize::try_from(ty.fixed_elements()).unwrap_or(usize::MAX),
+                })?;
+            map.insert(&weight.name, layer, tensor);
+        }
+    }
+    Ok(map)
+}
+
+/// Axes with their lengths, for that many rows.
+fn lengths(ty: &TensorType, rows: usize) -> Vec<(String, usize)> {
+    ty.axes
+        .iter()
+        .map(|a| match a.extent {
+            ir::Extent::Fixed(n) => (a.name.clone(), n as usize),
+            ir::Extent::Rows => (a.name.clone(), rows),
+        })
+        .collect()
+}
+
+/// The pools as the interpreter's cache.
+struct Paged<'a> {
+    pools: &'a mut [Pool],
+    rows: &'a Rows,
+}
+
+impl Paged<'_> {
+    /// Kind and slot of a layer.
+    fn find(&self, kind: &str, layer: usize) -> Result<(usize, usize), InterpError> {
+        let index = self.pools.iter().position(|p| p.layout.kind == kind);
+        let found = index.and_then(|i| Some((i, self.pools[i].layout.slot(layer)?)));
+        found.ok_or_else(|| {
+            let fault = Fault::Cache { kind: kind.to_owned(), what: format!("layer {layer}") };
+            InterpError { fault, value: None, layer: Some(layer) }
+        })
+    }
+}
+
+impl Cache for Paged<'_> {
+    fn store(&mut self, kind: &str, layer: usize, row: usize, _: i32, k: &[f32], v: &[f32]) -> Result<(), InterpError> {
+        let (kind, slot) = self.find(kind, layer)?;
+        let position = self.rows.position[row];
+        let pool = &mut self.pools[kind];
+        let page_tokens = pool.layout.page_tokens as usize;
+        let page = self.rows.pages[kind][self.rows.sequence[row]].get(position / page_tokens);
+        pool.store(page, slot, position % page_tokens, Side::Key, k);
+        pool.store(page, slot, position % page_tokens, Side::Value, v);
+        Ok(())
+    }
+
+    fn rows(
+        &self,
+        kind: &str,
+        layer: usize,
+        row: usize,
+        first: i32,
+        last: i32,
+    ) -> Result<Vec<CachedRow<'_>>, InterpError> {
+        let (kind, slot) = self.find(kind, layer)?;
+        let pool = &self.pools[kind];
+        let layout = &pool.layout;
+        let (page_tokens, width, heads) =
+            (layout.page_tokens as usize, layout.head_elements as usize, layout.heads as usize);
+        let sequence = self.rows.sequence[row];
+        let end = self.rows.sequence.iter().rposition(|s| *s == sequence).map_or(0, |r| self.rows.position[r]);
+        let first = (first.max(0) as usize).max(self.rows.start);
+        let read = |position: usize, side| {
+            let page = self.rows.pages[kind][sequence].get(position / page_tokens);
+            let mut row = vec![0.0; heads * width];
+            for (head, out) in row.chunks_exact_mut(width).enumerate() {
+                pool.load(page, slot, position % page_tokens, 1, head, side, out);
+            }
+            Cow::Owned(row)
+        };
+        Ok((first..=end.min(last.max(0) as usize))
+            .map(|p| CachedRow { position: p as i32, k: read(p, Side::Key), v: read(p, Side::Value) })
+            .collect())
+    }
+}
+
+/// The probe as the interpreter's hooks.
+struct Watch<'a> {
+    entry: &'a Entry,
+    layers: Vec<usize>,
+    /// Token rows and wanted rows of the step.
+    counts: (usize, usize),
+    probing: Option<&'a mut Probing>,
+    /// Stage that runs: the first graph, an instance, or the last graph. Layers run in order, so it only grows.
+    stage: usize,
+    fault: Option<StepError>,
+}
+
+impl Watch<'_> {
+    /// The value that a site names; follows the run from stage to stage.
+    fn locate(&mut self, site: Site<'_>) -> Option<(usize, ir::ValueId)> {
+        self.probing.as_ref()?;
+        self.stage = match site.layer {
+            Some(layer) => self.layers.iter().position(|l| *l == layer)? + 1,
+            None if self.stage == 0 => 0,
+            None => self.layers.len() + 1,
+        };
+        let graph = self.graph(self.stage)?;
+        graph.find(site.name).map(|id| (self.stage, id))
+    }
+
+    fn graph(&self, stage: usize) -> Option<&Graph> {
+        match stage.checked_sub(1) {
+            None => Some(&self.entry.first),
+            Some(i) => match self.entry.instances.get(i) {
+                Some(instance) => self.entry.classes.get(instance.class).map(|c| &c.graph),
+                None => Some(&self.entry.last),
+            },
+        }
+    }
+}
+
+impl Hooks for Watch<'_> {
+    fn inject(&mut self, site: Site<'_>) -> Option<interp::Tensor> {
+        let (stage, id) = self.locate(site)?;
+        let ty = self.graph(stage)?.tensor(id)?.clone();
+        let rows = match ty.row_axes().next() {
+            None => 1,
+            Some(WANTED_ROWS) => self.counts.1,
+            Some(_) => self.counts.0,
+        };
+        let data = match self.probing.as_ref()?.injection(stage, id, rows) {
+            Ok(data) => data?,
+            Err(fault) => {
+                self.fault.get_or_insert(fault);
+                return None;
+            }
+        };
+        let data = match (data, ty.dtype) {
+            (TensorData::I32(x), _) => interp::Data::I32(x),
+            (TensorData::F32(x), DType::Bool) => interp::Data::Bool(x.iter().map(|x| *x != 0.0).collect()),
+            (TensorData::F32(mut x), dtype) => {
+                if dtype == DType::Bf16 {
+                    numerics::round_bf16_in_place(&mut x);
+                }
+                interp::Data::F32(x)
+            }
+        };
+        interp::Tensor::new(lengths(&ty, rows), ty.dtype, data).ok()
+    }
+
+    fn on_value(&mut self, site: Site<'_>, value: &interp::Tensor) {
+        let Some((stage, id)) = self.locate(site) else { return };
+        if let Some(probing) = &mut self.probing {
+            probing.trace(stage, id, || match value.data() {
+                interp::Data::F32(x) => TensorData::F32(x.clone()),
+                interp::Data::I32(x) => TensorData::I32(x.clone()),
+                interp::Data::Bool(x) => TensorData::F32(x.iter().map(|b| f32::from(u8::from(*b))).collect()),
+            });
+        }
+    }
+}
+
+impl Executor for InterpExecutor {
+    fn facts(&self) -> &ExecutorFacts {
+        &self.facts
+    }
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        let output = self.run(&step)?;
+        Ok(self.done.keep(output))
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        self.done.take(ticket)
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        copy_pages(&mut self.pools, kind, pages)
+    }
+}
+
+impl Probed for InterpExecutor {
+    fn set_probe(&mut self, probe: Probe) -> Result<(), ProbeError> {
+        self.probing = None;
+        if probe != Probe::default()
+            && let Some(entry) = self.entries.first()
+        {
+            self.probing = Some(Probing::new(probe, &sites(entry))?);
+        }
+        Ok(())
+    }
+
+    fn take_trace(&mut self) -> IndexMap<String, Tensor> {
+        self.probing.as_mut().map(Probing::take).unwrap_or_default()
+    }
+
+    fn value_names(&self) -> Vec<String> {
+        self.entries.first().map(|entry| sites(entry).names()).unwrap_or_default()
+    }
+}
+
+fn sites(entry: &Entry) -> Sites<'_> {
+    Sites { graphs: entry.graphs().map(|(_, graph)| graph).collect(), instances: &entry.instances }
+}

@@ -1,0 +1,144 @@
+//! Typed looks at memory: what kernels read and write.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use ir::DType;
+use numerics::{bf16_value, decode_bf16, encode_bf16};
+
+/// Elements of a value, read-only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View<'a> {
+    F32(&'a [f32]),
+    /// Upper halves of binary32 numbers.
+    Bf16(&'a [u16]),
+    I32(&'a [i32]),
+    Bool(&'a [u8]),
+}
+
+impl<'a> View<'a> {
+    /// Elements of format `dtype` in `bytes`, which must be aligned for it and hold whole elements.
+    pub fn of(dtype: DType, bytes: &'a [u8]) -> View<'a> {
+        match dtype {
+            DType::F32 => View::F32(cast_slice(bytes)),
+            DType::Bf16 => View::Bf16(cast_slice(bytes)),
+            DType::I32 => View::I32(cast_slice(bytes)),
+            DType::Bool => View::Bool(bytes),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            View::F32(x) => x.len(),
+            View::Bf16(x) => x.len(),
+            View::I32(x) => x.len(),
+            View::Bool(x) => x.len(),
+        }
+    }
+
+    /// One element as binary32.
+    pub fn number(&self, at: usize) -> f32 {
+        match self {
+            View::F32(x) => x[at],
+            View::Bf16(x) => bf16_value(x[at]),
+            View::I32(x) => x[at] as f32,
+            View::Bool(x) => f32::from(x[at]),
+        }
+    }
+
+    /// One element as an integer; floats hold whole numbers where this is asked for.
+    pub fn integer(&self, at: usize) -> i32 {
+        match self {
+            View::I32(x) => x[at],
+            other => other.number(at) as i32,
+        }
+    }
+
+    /// `len` elements from `at` as binary32: where they lie, or widened into `scratch`, which must be as long.
+    pub fn numbers<'s>(&self, at: usize, len: usize, scratch: &'s mut [f32]) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        match self {
+            View::F32(x) => return &x[at..at + len],
+            View::Bf16(x) => decode_bf16(&x[at..at + len], scratch),
+            View::I32(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = *v as f32),
+            View::Bool(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = f32::from(*v)),
+        }
+        &scratch[..len]
+    }
+
+    /// All elements as binary32, owned.
+    pub fn to_f32(self) -> Vec<f32> {
+        let mut scratch = vec![0.0; self.len()];
+        let len = self.len();
+        match self {
+            View::F32(x) => x.to_vec(),
+            other => {
+                other.numbers(0, len, &mut scratch);
+                scratch
+            }
+        }
+    }
+}
+
+/// Elements of a value, to be written.
+#[derive(Debug)]
+pub(crate) enum Target<'a> {
+    F32(&'a mut [f32]),
+    Bf16(&'a mut [u16]),
+    I32(&'a mut [i32]),
+    Bool(&'a mut [u8]),
+}
+
+impl<'a> Target<'a> {
+    /// See [`View::of`].
+    pub fn of(dtype: DType, bytes: &'a mut [u8]) -> Target<'a> {
+        match dtype {
+            DType::F32 => Target::F32(cast_slice_mut(bytes)),
+            DType::Bf16 => Target::Bf16(cast_slice_mut(bytes)),
+            DType::I32 => Target::I32(cast_slice_mut(bytes)),
+            DType::Bool => Target::Bool(bytes),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Target::F32(x) => x.len(),
+            Target::Bf16(x) => x.len(),
+            Target::I32(x) => x.len(),
+            Target::Bool(x) => x.len(),
+        }
+    }
+
+    /// Writes numbers from `at` on, rounding to the format.
+    pub fn put(&mut self, at: usize, numbers: &[f32]) {
+        let range = at..at + numbers.len();
+        match self {
+            Target::F32(x) => x[range].copy_from_slice(numbers),
+            Target::Bf16(x) => encode_bf16(numbers, &mut x[range]),
+            Target::I32(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = *v as i32),
+            Target::Bool(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = u8::from(*v != 0.0)),
+        }
+    }
+
+    /// Copies `len` elements; formats that differ hold the same numbers (a weight is widened while its value is bf16).
+    pub fn copy(&mut self, at: usize, from: View<'_>, from_at: usize, len: usize) {
+        match (&mut *self, from) {
+            (Target::F32(x), View::F32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::Bf16(x), View::Bf16(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::I32(x), View::I32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::Bool(x), View::Bool(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::Bf16(x), View::F32(y)) => encode_bf16(&y[from_at..from_at + len], &mut x[at..at + len]),
+            (_, y) => (0..len).for_each(|i| self.put(at + i, &[y.number(from_at + i)])),
+        }
+    }
+
+    /// The same memory, split into runs of `len` elements.
+    pub fn chunks(self, len: usize) -> Vec<Target<'a>> {
+        match self {
+            Target::F32(x) => x.chunks_mut(len).map(Target::F32).collect(),
+            Target::Bf16(x) => x.chunks_mut(len).map(Target::Bf16).collect(),
+            Target::I32(x) => x.chunks_mut(len).map(Target::I32).collect(),
+            Target::Bool(x) => x.chunks_mut(len).map(Target::Bool).collect(),
+        }
+    }
+}
