@@ -41,4 +41,4 @@ pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, We
 pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program};
 pub use text::{ParseError, parse_module, print_graph, print_kernels, print_model, print_module, print_plan};
 pub use types::{Axis, Extent, TensorType, Type};
-pub use verify::{VerifyError, verify_kernels, verify_model, verify_module, verify_plan};
+pub use verify::{CODES, VerifyError, explain, verify_kernels, verify_model, verify_module, verify_plan};

@@ -94,7 +94,7 @@ mod tests {
         let kinds = |kind| near.regions.iter().filter(|r| r.kind == kind).count();
         assert_eq!(kinds(KernelKind::Attend), 1);
         assert_eq!(kinds(KernelKind::Store), 1);
-        assert_eq!(kinds(KernelKind::Matmul), 5);
+        assert_eq!(kinds(KernelKind::Matmul), 6);
         assert!(near.regions.iter().any(|r| r.name == "attention.q"));
         assert_eq!(kernels.entries[0].to_entry(), module.entries[0]);
     }

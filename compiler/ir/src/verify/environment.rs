@@ -1,0 +1,191 @@
+//! Rules of the graph level: what each graph may hold and how the graphs of an entry fit together.
+
+use super::graph::{self, axes, shown};
+use super::operation::Level;
+use super::{Report, VerifyError};
+use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Type, WeightRef};
+use std::collections::{BTreeMap, HashSet};
+
+pub(super) fn verify(module: &Module) -> Result<(), Vec<VerifyError>> {
+    let mut report = Report::default();
+    facts(&module.facts, &mut report);
+    for entry in &module.entries {
+        verify_entry(entry, &module.facts, &mut report);
+    }
+    report.finish()
+}
+
+/// Names are unique, lengths consistent, cached layers exist.
+pub(super) fn facts(facts: &Facts, report: &mut Report) {
+    let mut weights = HashSet::new();
+    for weight in &facts.weights {
+        let place = format!("weight {}", weight.name);
+        report.check(weights.insert((weight.scope, &weight.name)), "I0201", &place, || "is declared twice".to_owned());
+        let list: Vec<_> = weight.axes.iter().flatten().cloned().collect();
+        if let Err(message) = axes(&list, facts) {
+            report.add("I0202", &place, message);
+        }
+        report.check(list.iter().all(|a| !a.is_rows()), "I0202", &place, || "has a row axis".to_owned());
+    }
+    let mut kinds = HashSet::new();
+    for kind in &facts.kv {
+        let place = format!("kv {}", kind.name);
+        report.check(kinds.insert(&kind.name), "I0201", &place, || "is declared twice".to_owned());
+        let ascending = kind.layers.windows(2).all(|w| w[0] < w[1]);
+        let exist = kind.layers.iter().all(|l| *l < facts.layers());
+        report.check(ascending && exist, "I0203", &place, || {
+            format!("its layers do not ascend inside the {} of the model", facts.layers())
+        });
+        for list in [&kind.k, &kind.v] {
+            if let Err(message) = axes(list, facts) {
+                report.add("I0202", &place, message);
+            }
+        }
+    }
+}
+
+/// Checks an entry; returns whether its graphs allow further questions.
+pub(super) fn verify_entry(entry: &Entry, facts: &Facts, report: &mut Report) -> bool {
+    let mut whole = true;
+    for (name, graph) in entry.graphs() {
+        let place = format!("{} {name}", entry.name);
+        whole &= graph::verify(graph, facts, Level::Graph, &place, report);
+    }
+    if !whole {
+        return false;
+    }
+    leaves(&entry.first, Role::First, &format!("{} first", entry.name), report);
+    leaves(&entry.last, Role::Last, &format!("{} last", entry.name), report);
+    let mut names = HashSet::new();
+    for class in &entry.classes {
+        let place = format!("{} {}", entry.name, class.name);
+        leaves(&class.graph, Role::Class, &place, report);
+        let unique = names.insert(class.name.as_str()) && !matches!(class.name.as_str(), "first" | "last");
+        report.check(unique, "I0203", &place, || "two graphs have this name".to_owned());
+    }
+    instances(entry, facts, report);
+    exchange(entry, report);
+    true
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    First,
+    Class,
+    Last,
+}
+
+fn leaves(graph: &Graph, role: Role, place: &str, report: &mut Report) {
+    for id in graph.ids() {
+        let legal = match &graph.node(id).op {
+            Op::Weight(WeightRef::Layer(_) | WeightRef::Next { .. }) => role == Role::Class,
+            Op::Weight(WeightRef::FirstLayer(_)) => role == Role::First,
+            Op::Scalar(expr) => role == Role::Class || !expr.uses_layer(),
+            Op::Attend { scale, .. } => role == Role::Class || !scale.uses_layer(),
+            _ => true,
+        };
+        let message = || format!("{} depends on a layer where none runs", shown(graph, id));
+        report.check(legal, "I0203", place, message);
+    }
+}
+
+fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
+    for instance in &entry.instances {
+        let place = format!("{} layer {}", entry.name, instance.layer);
+        let Some(class) = entry.classes.get(instance.class) else {
+            report.add("I0203", &place, format!("is of class {}, there are {}", instance.class, entry.classes.len()));
+            continue;
+        };
+        let Some(kinds) = facts.schedule.get(instance.layer) else {
+            report.add("I0203", &place, format!("the model has {} layers", facts.layers()));
+            continue;
+        };
+        report.check(*kinds == class.kinds, "I0203", &place, || format!("is not of the kinds of `{}`", class.name));
+        for message in lacks(class, instance.layer, facts) {
+            report.add("I0203", &place, message);
+        }
+    }
+    for id in entry.first.ids() {
+        let Op::Weight(WeightRef::FirstLayer(name)) = &entry.first.node(id).op else { continue };
+        match entry.instances.first() {
+            Some(first) => has_weight(name, first.layer, facts, &entry.name, report),
+            None => report.add("I0203", &entry.name, format!("reads the first layer's `{name}` and runs no layer")),
+        }
+    }
+    // The last layer's successor is the tail; every other successor must have what its predecessor reads of it.
+    for pair in entry.instances.windows(2) {
+        if let Some(class) = entry.classes.get(pair[0].class) {
+            next_weights(&class.graph, pair[1].layer, facts, &entry.name, report);
+        }
+    }
+}
+
+fn next_weights(graph: &Graph, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
+    for id in graph.ids() {
+        if let Op::Weight(WeightRef::Next { layer: name, .. }) = &graph.node(id).op {
+            has_weight(name, layer, facts, entry, report);
+        }
+    }
+}
+
+fn has_weight(name: &str, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
+    let has = layer < facts.layers() && facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w));
+    report.check(has, "I0203", entry, || format!("layer {layer} has no weight `{name}`, which is read before it runs"));
+}
+
+/// What a class reads that a layer lacks.
+fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
+    let mut lacks = Vec::new();
+    for id in class.graph.ids() {
+        match &class.graph.node(id).op {
+            Op::Weight(WeightRef::Layer(name)) => {
+                if !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w)) {
+                    lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
+                }
+            }
+            Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. } => {
+                if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) {
+                    lacks.push(format!("keeps no rows of cache `{name}`, which `{}` uses", class.name));
+                }
+            }
+            _ => {}
+        }
+    }
+    lacks
+}
+
+/// Names read and written, in the order in which graphs run.
+fn exchange(entry: &Entry, report: &mut Report) {
+    let mut types: BTreeMap<&str, &Type> = BTreeMap::new();
+    for (graph_name, graph) in entry.graphs() {
+        let inputs = graph.inputs.iter().filter_map(|v| Some((graph.input_name(*v)?, &graph.node(*v).ty)));
+        let outputs = graph.outputs.iter().map(|(n, v)| (n.as_str(), &graph.node(*v).ty));
+        for (name, ty) in inputs.chain(outputs) {
+            let known = *types.entry(name).or_insert(ty);
+            let same = match (known, ty) {
+                (Type::Tensor(a), Type::Tensor(b)) => a.dtype == b.dtype && a.axes == b.axes,
+                _ => false,
+            };
+            let place = format!("{} {graph_name}", entry.name);
+            report.check(same, "I0203", &place, || format!("`{name}` is {ty} here and {known} before"));
+        }
+    }
+    let outputs = |graph: &Graph| graph.outputs.iter().map(|(n, _)| n.clone()).collect::<HashSet<String>>();
+    let from_first = outputs(&entry.first);
+    let given: HashSet<&str> = entry.first.inputs.iter().filter_map(|v| entry.first.input_name(*v)).collect();
+    for class in &entry.classes {
+        let carried = outputs(&class.graph);
+        for name in &carried {
+            let known = from_first.contains(name) || given.contains(name.as_str());
+            let place = format!("{} {}", entry.name, class.name);
+            report.check(known, "I0203", &place, || format!("`{name}` is left by a layer and never by `first`"));
+        }
+    }
+    for (graph_name, graph) in entry.graphs().filter(|(name, _)| *name != "first") {
+        for name in graph.inputs.iter().filter_map(|v| graph.input_name(*v)) {
+            let known = from_first.contains(name) || given.contains(name);
+            let place = format!("{} {graph_name}", entry.name);
+            report.check(known, "I0203", &place, || format!("`{name}` is read and nobody has left it"));
+        }
+    }
+}

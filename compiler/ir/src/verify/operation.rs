@@ -1,0 +1,219 @@
+//! Type rules of operations: leaves, element-wise operations, and dispatch to the others.
+
+use super::cores;
+use super::shapes;
+use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Scope, TensorType, Type, Unary, ValueId, WeightRef};
+
+/// The level that a graph stands at: some operations are legal at one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Model,
+    Graph,
+}
+
+/// The tensors among the operands, with their number checked.
+pub(super) struct Operands<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) ids: Vec<ValueId>,
+}
+
+impl<'a> Operands<'a> {
+    pub(super) fn tensor(&self, index: usize) -> Result<&'a TensorType, String> {
+        let id = self.ids.get(index).ok_or_else(|| format!("operand {index} is missing"))?;
+        self.graph.tensor(*id).ok_or_else(|| format!("operand {index} is no tensor"))
+    }
+
+    pub(super) fn count(&self, wanted: usize) -> Result<(), String> {
+        if self.ids.len() == wanted {
+            Ok(())
+        } else {
+            Err(format!("has {} operands instead of {wanted}", self.ids.len()))
+        }
+    }
+
+    pub(super) fn all(&self) -> Result<Vec<&'a TensorType>, String> {
+        (0..self.ids.len()).map(|i| self.tensor(i)).collect()
+    }
+}
+
+/// Checks one node.
+pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level) -> Result<(), String> {
+    let node = graph.node(id);
+    let operands = Operands { graph, ids: graph.operands(id) };
+    if node.op.is_structural() {
+        // Their types depend on blocks, which the model's own rules look at.
+        return if level == Level::Model { Ok(()) } else { Err("may stand only at the model level".to_owned()) };
+    }
+    if node.op.is_leaf() {
+        operands.count(0)?;
+    }
+    if let Op::Input(_) = node.op {
+        return match node.ty {
+            Type::Tensor(_) => Ok(()),
+            Type::Cache | Type::Tuple(_) => Err("an input is a tensor".to_owned()),
+        };
+    }
+    if let Op::Store { kv } = &node.op {
+        return cores::store(&operands, &node.ty, kv, facts, level);
+    }
+    let result = node.ty.tensor().ok_or_else(|| "the result is a tensor".to_owned())?;
+    match &node.op {
+        Op::Weight(reference) => weight(reference, result, facts),
+        Op::Literal(data) => literal(data, result),
+        Op::Scalar(_) => same(result, &TensorType::scalar(DType::F32)),
+        Op::Unary(f) => unary(*f, &operands, result),
+        Op::Binary(f) => binary(*f, &operands, result),
+        Op::Fma => {
+            operands.count(3)?;
+            arithmetic(&operands.all()?, result)
+        }
+        Op::Select => select(&operands, result),
+        Op::Round(dtype) => {
+            operands.count(1)?;
+            let x = operands.tensor(0)?;
+            if !dtype.is_float() || x.dtype == DType::Bool {
+                return Err(format!("rounds {} to {dtype}: only numbers round, and only to floats", x.dtype));
+            }
+            same(result, &x.with_dtype(*dtype))
+        }
+        Op::Linear { contract, .. } => cores::linear(&operands, result, contract),
+        Op::Dot { axis, .. } => cores::dot(&operands, result, axis),
+        Op::Attend { kv, .. } => cores::attend(&operands, result, kv, facts, level),
+        other => shapes::shape(other, &operands, result, facts),
+    }
+}
+
+fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(), String> {
+    let check = |scope: Scope, name: &str| match facts.weight(scope, name) {
+        Some(weight) => same(result, &weight.ty()),
+        None => Err(format!("there is no weight `{name}` of this scope")),
+    };
+    match reference {
+        WeightRef::Model(name) => check(Scope::Model, name),
+        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => check(Scope::Layer, name),
+        WeightRef::Next { layer, last } => check(Scope::Layer, layer).and_then(|()| check(Scope::Model, last)),
+    }
+}
+
+/// Data fill the axes; every number is one of the dtype.
+fn literal(data: &[f32], result: &TensorType) -> Result<(), String> {
+    if result.axes.iter().any(Axis::is_rows) {
+        return Err("a literal has rows".to_owned());
+    }
+    let elements = result.axes.iter().try_fold(1u64, |n, axis| match axis.extent {
+        Extent::Fixed(length) => n.checked_mul(length),
+        Extent::Rows => None,
+    });
+    if elements != Some(data.len() as u64) {
+        return Err(format!("a literal of type {result} has {} numbers", data.len()));
+    }
+    let fits = |x: &f32| match result.dtype {
+        DType::F32 => true,
+        DType::Bf16 => x.to_bits() & 0xffff == 0,
+        DType::I32 => x.fract() == 0.0,
+        DType::Bool => *x == 0.0 || *x == 1.0,
+    };
+    match data.iter().find(|x| !fits(x)) {
+        Some(x) => Err(format!("{x} is no number of dtype {}", result.dtype)),
+        None => Ok(()),
+    }
+}
+
+fn unary(f: Unary, operands: &Operands<'_>, result: &TensorType) -> Result<(), String> {
+    operands.count(1)?;
+    let x = operands.tensor(0)?;
+    if f == Unary::Not {
+        return match x.dtype {
+            DType::Bool => same(result, x),
+            other => Err(format!("`not` of {other}")),
+        };
+    }
+    arithmetic(&[x], result)
+}
+
+fn binary(f: Binary, operands: &Operands<'_>, result: &TensorType) -> Result<(), String> {
+    operands.count(2)?;
+    let both = operands.all()?;
+    let logical = matches!(f, Binary::And | Binary::Or);
+    if !f.is_predicate() {
+        return arithmetic(&both, result);
+    }
+    if both.iter().any(|t| (t.dtype == DType::Bool) != logical) {
+        return Err(format!("`{}` of {} and {}", f.word(), both[0].dtype, both[1].dtype));
+    }
+    broadcast(&both, result)?;
+    if result.dtype == DType::Bool { Ok(()) } else { Err(format!("a predicate of dtype {}", result.dtype)) }
+}
+
+fn select(operands: &Operands<'_>, result: &TensorType) -> Result<(), String> {
+    operands.count(3)?;
+    let all = operands.all()?;
+    let [condition, a, b] = all.as_slice() else { return Err("has no three operands".to_owned()) };
+    if condition.dtype != DType::Bool {
+        return Err(format!("selects by {}, which is no bool", condition.dtype));
+    }
+    broadcast(&all, result)?;
+    let fits = match (a.dtype, b.dtype) {
+        (a, b) if a == b && a == result.dtype => true,
+        (DType::Bool, _) | (_, DType::Bool) => false,
+        _ => result.dtype == DType::F32,
+    };
+    if fits { Ok(()) } else { Err(format!("selects {} or {} and gives {}", a.dtype, b.dtype, result.dtype)) }
+}
+
+/// Numbers in, f32 out; integers alone may stay integers.
+fn arithmetic(operands: &[&TensorType], result: &TensorType) -> Result<(), String> {
+    if operands.iter().any(|t| t.dtype == DType::Bool) {
+        return Err("computes with a bool".to_owned());
+    }
+    broadcast(operands, result)?;
+    let integers = operands.iter().all(|t| t.dtype == DType::I32);
+    match result.dtype {
+        DType::F32 => Ok(()),
+        DType::I32 if integers => Ok(()),
+        other => Err(format!("leaves {other}; arithmetic leaves f32, only a round narrows")),
+    }
+}
+
+/// The result has each operand axis once, with the same length, and no other.
+pub(super) fn broadcast(operands: &[&TensorType], result: &TensorType) -> Result<(), String> {
+    let axes: Vec<&Axis> = operands.iter().flat_map(|t| &t.axes).collect();
+    same_set(&axes, &result.axes)
+}
+
+/// The result's axes are the given ones, in any order.
+pub(super) fn same_set(wanted: &[&Axis], result: &[Axis]) -> Result<(), String> {
+    for axis in wanted {
+        match result.iter().find(|a| a.name == axis.name) {
+            Some(found) if found.extent == axis.extent => {}
+            Some(_) => return Err(format!("axis `{}` has two lengths", axis.name)),
+            None => return Err(format!("axis `{}` of an operand is missing in the result", axis.name)),
+        }
+    }
+    match result.iter().find(|a| wanted.iter().all(|w| w.name != a.name)) {
+        Some(extra) => Err(format!("axis `{}` of the result comes from no operand", extra.name)),
+        None => Ok(()),
+    }
+}
+
+/// Equal dtype and axes; what an integer indexes is not part of the rule.
+pub(super) fn same(result: &TensorType, wanted: &TensorType) -> Result<(), String> {
+    if result.dtype == wanted.dtype && result.axes == wanted.axes {
+        Ok(())
+    } else {
+        Err(format!("is {}, the rule gives {}", long(result), long(wanted)))
+    }
+}
+
+/// A type with lengths, for errors.
+fn long(ty: &TensorType) -> String {
+    let axes: Vec<String> = ty
+        .axes
+        .iter()
+        .map(|a| match a.extent {
+            Extent::Fixed(n) => format!("{}={n}", a.name),
+            Extent::Rows => a.name.clone(),
+        })
+        .collect();
+    format!("{}[{}]", ty.dtype, axes.join(", "))
+}
