@@ -1,0 +1,146 @@
+//! The messages and tools of a chat request, checked and brought into the form that chat templates read.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use serde_json::{Map, Value};
+
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+/// Names under which the reasoning of an earlier answer arrives; templates get it under the first.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// The checked messages.
+pub(crate) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
+    let list = fields.list("messages")?.ok_or_else(|| missing("messages"))?;
+    if list.is_empty() {
+        return Err(ApiError::field(
+            "messages",
+            "invalid_value",
+            "`messages` is empty, at least one message is needed",
+        ));
+    }
+    list.iter().enumerate().map(|(i, m)| message(m, &format!("messages[{i}]"))).collect()
+}
+
+fn missing(param: &str) -> ApiError {
+    ApiError::field(param, "missing_parameter", format!("`{param}` is missing, add it"))
+}
+
+fn message(value: &Value, at: &str) -> Result<Value, ApiError> {
+    let map = value.as_object().ok_or_else(|| wrong_type(at, value, "an object"))?;
+    // Templates tend to print what is null.
+    let mut map: Map<String, Value> =
+        map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let at_role = format!("{at}.role");
+    let role = match map.get("role") {
+        None => return Err(missing(&at_role)),
+        Some(Value::String(role)) if ROLES.contains(&role.as_str()) => role.clone(),
+        Some(other) => return Err(wrong_type(&at_role, other, &format!("one of {}", ROLES.join(", ")))),
+    };
+    let at_content = format!("{at}.content");
+    match map.get("content") {
+        Some(content) => {
+            let content = text_of(content, &at_content)?;
+            map.insert("content".into(), Value::String(content));
+        }
+        None if role == "assistant" => {}
+        None => return Err(missing(&at_content)),
+    }
+    if let Some(calls) = map.get("tool_calls") {
+        let calls = tool_calls(calls, &format!("{at}.tool_calls"))?;
+        map.insert("tool_calls".into(), calls);
+    }
+    for key in ["name", "tool_call_id"] {
+        if let Some(other) = map.get(key).filter(|v| !v.is_string()) {
+            return Err(wrong_type(&format!("{at}.{key}"), other, "a string"));
+        }
+    }
+    if let Some(thought) = reasoning(&map, at)? {
+        map.insert(REASONING[0].into(), Value::String(thought.clone()));
+        map.insert("thinking".into(), Value::String(thought));
+    }
+    Ok(Value::Object(map))
+}
+
+fn reasoning(map: &Map<String, Value>, at: &str) -> Result<Option<String>, ApiError> {
+    let Some((key, value)) = REASONING.iter().find_map(|key| map.get(*key).map(|value| (key, value))) else {
+        return Ok(None);
+    };
+    text_of(value, &format!("{at}.{key}")).map(Some)
+}
+
+/// A string, or the joined text of a list of text parts.
+fn text_of(value: &Value, at: &str) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            parts.iter().enumerate().map(|(i, part)| part_text(part, &format!("{at}[{i}]"))).collect()
+        }
+        other => Err(wrong_type(at, other, "a string or a list of parts")),
+    }
+}
+
+fn part_text<'a>(part: &'a Value, at: &str) -> Result<&'a str, ApiError> {
+    let kind = part.get("type").and_then(Value::as_str);
+    if kind != Some("text") {
+        let kind = kind.unwrap_or("(none)");
+        let message = format!("`{at}` is a part of type `{kind}`, this model reads only `text`; remove it");
+        return Err(ApiError::field(at, "unsupported_content", message));
+    }
+    part.get("text").and_then(Value::as_str).ok_or_else(|| missing(&format!("{at}.text")))
+}
+
+/// Calls of an earlier answer, their arguments as objects.
+fn tool_calls(value: &Value, at: &str) -> Result<Value, ApiError> {
+    let calls = value.as_array().ok_or_else(|| wrong_type(at, value, "a list"))?;
+    let call = |(i, call): (usize, &Value)| {
+        let at = format!("{at}[{i}].function");
+        let mut call = call.clone();
+        let function = call.get_mut("function").and_then(Value::as_object_mut).ok_or_else(|| missing(&at))?;
+        if !function.get("name").is_some_and(Value::is_string) {
+            return Err(missing(&format!("{at}.name")));
+        }
+        let arguments = match function.get("arguments") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(map)) => map.clone(),
+            Some(Value::String(text)) if text.trim().is_empty() => Map::new(),
+            Some(other) => {
+                let parsed = other.as_str().and_then(|text| serde_json::from_str(text).ok());
+                parsed.ok_or_else(|| wrong_type(&format!("{at}.arguments"), other, "the text of a JSON object"))?
+            }
+        };
+        function.insert("arguments".into(), Value::Object(arguments));
+        Ok(call)
+    };
+    calls.iter().enumerate().map(call).collect()
+}
+
+/// The tools that the model is shown: none with `tool_choice: "none"`.
+pub(crate) fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
+    let list = fields.list("tools")?;
+    let mut names = Vec::new();
+    for (i, tool) in list.into_iter().flatten().enumerate() {
+        let at = format!("tools[{i}]");
+        if let Some(kind) = tool.get("type").filter(|kind| *kind != "function") {
+            return Err(wrong_type(&format!("{at}.type"), kind, "`function`"));
+        }
+        let function =
+            tool.get("function").and_then(Value::as_object).ok_or_else(|| missing(&format!("{at}.function")))?;
+        let at_name = format!("{at}.function.name");
+        let name = function.get("name").and_then(Value::as_str).ok_or_else(|| missing(&at_name))?;
+        if name.is_empty() || names.contains(&name) {
+            let message = format!("`{at_name}` is `{name}`, a name must not be empty nor come twice");
+            return Err(ApiError::field(at_name, "invalid_value", message));
+        }
+        names.push(name);
+        if let Some(other) = function.get("parameters").filter(|p| !p.is_object() && !p.is_null()) {
+            return Err(wrong_type(&format!("{at}.function.parameters"), other, "a JSON Schema object"));
+        }
+    }
+    let is_hidden = match fields.get("tool_choice") {
+        None => false,
+        Some(Value::String(choice)) if choice == "auto" => false,
+        Some(Value::String(choice)) if choice == "none" => true,
+        Some(other) => return Err(ApiError::unsupported("tool_choice", other, "use \"auto\" or \"none\"")),
+    };
+    Ok(list.filter(|list| !is_hidden && !list.is_empty()).map(|list| Value::Array(list.clone())))
+}

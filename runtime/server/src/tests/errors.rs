@@ -1,0 +1,243 @@
+//! What the routes answer when something is wrong: status, field and word of every kind of error.
+
+use super::*;
+
+/// Status, `param` and `code` of an error, which must have a message and a type.
+fn error(reply: &Reply) -> (u16, String, String) {
+    let body = reply.json();
+    let error = &body["error"];
+    assert!(error["message"].as_str().is_some_and(|m| m.len() > 10) && error["type"].is_string(), "{body}");
+    let word = |key: &str| error[key].as_str().unwrap_or("").to_owned();
+    (reply.status.as_u16(), word("param"), word("code"))
+}
+
+fn expected(status: u16, param: &str, code: &str) -> (u16, String, String) {
+    (status, param.to_owned(), code.to_owned())
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_request_is_refused() {
+    let mut app = app("");
+    Arc::get_mut(&mut app).unwrap().body_limit_bytes = 1000;
+    for path in [CHAT, TEXTS] {
+        for (body, want) in [
+            ("", expected(400, "", "invalid_json")),
+            ("{", expected(400, "", "invalid_json")),
+            ("[]", expected(400, "", "invalid_json")),
+            ("{\"a\": 1} x", expected(400, "", "invalid_json")),
+            ("\u{7f}\u{0}", expected(400, "", "invalid_json")),
+        ] {
+            assert_eq!(error(&post_bytes(&app, path, body).await), want, "{body}");
+        }
+        assert_eq!(error(&post_bytes(&app, path, vec![0xff, 0xfe]).await), expected(400, "", "invalid_json"));
+        assert_eq!(error(&post_bytes(&app, path, "[".repeat(900)).await), expected(400, "", "invalid_json"));
+        assert_eq!(error(&post_bytes(&app, path, vec![b' '; 1001]).await), expected(413, "", "body_too_large"));
+        let typed = Request::post(path).header("content-type", "text/plain").body(Body::from("{}")).unwrap();
+        assert_eq!(error(&send(&app, typed).await), expected(400, "", "invalid_content_type"));
+        assert_eq!(error(&get(&app, path).await), expected(405, "", "method_not_allowed"));
+    }
+    assert_eq!(error(&get(&app, "/v1/nowhere").await), expected(404, "", "unknown_route"));
+    assert_eq!(error(&get(&app, "/v1/models/other").await), expected(404, "", "model_not_found"));
+}
+
+#[tokio::test]
+async fn a_shared_parameter_out_of_its_range_is_named() {
+    let app = app("");
+    let cases = [
+        (json!({"temperature": -0.1}), "temperature", "invalid_value"),
+        (json!({"temperature": 1e300}), "temperature", "invalid_value"),
+        (json!({"temperature": "hot"}), "temperature", "invalid_type"),
+        (json!({"top_p": 0}), "top_p", "invalid_value"),
+        (json!({"top_p": 1.1}), "top_p", "invalid_value"),
+        (json!({"min_p": -1}), "min_p", "invalid_value"),
+        (json!({"top_k": 0}), "top_k", "invalid_value"),
+        (json!({"top_k": -2}), "top_k", "invalid_value"),
+        (json!({"top_k": 1.5}), "top_k", "invalid_type"),
+        (json!({"seed": 1e30}), "seed", "invalid_type"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty", "invalid_value"),
+        (json!({"frequency_penalty": 3}), "frequency_penalty", "invalid_value"),
+        (json!({"presence_penalty": [1]}), "presence_penalty", "invalid_type"),
+        (json!({"logit_bias": {"2048": 1}}), "logit_bias", "invalid_value"),
+        (json!({"logit_bias": {"a": 1}}), "logit_bias", "invalid_value"),
+        (json!({"logit_bias": {"1": 101}}), "logit_bias", "invalid_type"),
+        (json!({"logit_bias": [1]}), "logit_bias", "invalid_type"),
+        (json!({"max_tokens": 0}), "max_tokens", "invalid_value"),
+        (json!({"max_tokens": 513}), "max_tokens", "context_length_exceeded"),
+        (json!({"max_tokens": i64::MAX}), "max_tokens", "context_length_exceeded"),
+        (json!({"max_completion_tokens": -1}), "max_completion_tokens", "invalid_value"),
+        (json!({"stop": ""}), "stop", "invalid_value"),
+        (json!({"stop": ["a", 1]}), "stop", "invalid_type"),
+        (json!({"stop": vec!["a"; 33]}), "stop", "invalid_value"),
+        (json!({"stop_token_ids": [2048]}), "stop_token_ids", "invalid_value"),
+        (json!({"stop_token_ids": [-1]}), "stop_token_ids", "invalid_value"),
+        (json!({"stream": "yes"}), "stream", "invalid_type"),
+        (json!({"stream_options": {"include_usage": 1}}), "include_usage", "invalid_type"),
+        (json!({"model": 5}), "model", "invalid_type"),
+        (json!({"n": 2}), "n", "unsupported_parameter"),
+        (json!({"best_of": 2}), "best_of", "unsupported_parameter"),
+        (json!({"min_tokens": 2}), "min_tokens", "unsupported_parameter"),
+        (json!({"logprobs": 1}), "logprobs", "unsupported_parameter"),
+        (json!({"regex": "a"}), "regex", "unsupported_parameter"),
+    ];
+    for (fields, param, code) in cases {
+        let texts = with(json!({"prompt": "A"}), fields.clone());
+        for reply in [post(&app, CHAT, chat_body(fields.clone())).await, post(&app, TEXTS, texts).await] {
+            assert_eq!(error(&reply), expected(400, param, code), "{fields}");
+        }
+    }
+    let harmless = json!({"n": 1, "best_of": 1, "temperature": null, "unknown": {}, "logit_bias": {}, "stop": [], "user": "u", "max_tokens": 1});
+    assert_eq!(post(&app, CHAT, chat_body(harmless)).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn messages_and_tools_are_checked_to_the_part() {
+    let app = app("");
+    let message = |message: Value| json!({"messages": [{"role": "user", "content": "Hi"}, message]});
+    let tool = |tool: Value| json!({"tools": [tool]});
+    let cases = [
+        (json!({"messages": null}), "messages", "missing_parameter"),
+        (json!({"messages": []}), "messages", "invalid_value"),
+        (json!({"messages": "Hi"}), "messages", "invalid_type"),
+        (message(json!("Hi")), "messages[1]", "invalid_type"),
+        (message(json!({"content": "Hi"})), "messages[1].role", "missing_parameter"),
+        (message(json!({"role": "king", "content": "Hi"})), "messages[1].role", "invalid_type"),
+        (message(json!({"role": "user"})), "messages[1].content", "missing_parameter"),
+        (message(json!({"role": "user", "content": 5})), "messages[1].content", "invalid_type"),
+        (
+            message(json!({"role": "user", "content": [{"type": "image_url"}]})),
+            "messages[1].content[0]",
+            "unsupported_content",
+        ),
+        (
+            message(json!({"role": "user", "content": [{"type": "text"}]})),
+            "messages[1].content[0].text",
+            "missing_parameter",
+        ),
+        (message(json!({"role": "assistant", "tool_calls": {}})), "messages[1].tool_calls", "invalid_type"),
+        (
+            message(json!({"role": "assistant", "tool_calls": [{}]})),
+            "messages[1].tool_calls[0].function",
+            "missing_parameter",
+        ),
+        (
+            message(json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]})),
+            "messages[1].tool_calls[0].function.arguments",
+            "invalid_type",
+        ),
+        (message(json!({"role": "assistant", "reasoning": 5})), "messages[1].reasoning", "invalid_type"),
+        (
+            message(json!({"role": "tool", "content": "x", "tool_call_id": 5})),
+            "messages[1].tool_call_id",
+            "invalid_type",
+        ),
+        (json!({"tools": {}}), "tools", "invalid_type"),
+        (tool(json!({"type": "web_search"})), "tools[0].type", "invalid_type"),
+        (tool(json!({"type": "function"})), "tools[0].function", "missing_parameter"),
+        (tool(json!({"function": {"name": ""}})), "tools[0].function.name", "invalid_value"),
+        (tool(json!({"function": {"name": "f", "parameters": "x"}})), "tools[0].function.parameters", "invalid_type"),
+        (json!({"tool_choice": "required"}), "tool_choice", "unsupported_parameter"),
+        (json!({"response_format": {"type": "json_object"}}), "response_format", "unsupported_parameter"),
+        (json!({"logprobs": true}), "logprobs", "unsupported_parameter"),
+        (json!({"top_logprobs": 2}), "top_logprobs", "unsupported_parameter"),
+        (json!({"parallel_tool_calls": false}), "parallel_tool_calls", "unsupported_parameter"),
+        (json!({"continue_final_message": true}), "continue_final_message", "unsupported_parameter"),
+        (json!({"chat_template_kwargs": []}), "chat_template_kwargs", "invalid_type"),
+    ];
+    for (fields, param, code) in cases {
+        assert_eq!(error(&post(&app, CHAT, chat_body(fields.clone())).await), expected(400, param, code), "{fields}");
+    }
+    let twice = json!({"function": {"name": "f"}});
+    let twice = chat_body(json!({"tools": [twice, twice]}));
+    assert_eq!(error(&post(&app, CHAT, twice).await), expected(400, "tools[1].function.name", "invalid_value"));
+}
+
+#[tokio::test]
+async fn a_prompt_over_the_context_is_refused_in_both_forms() {
+    let app = app("");
+    for stream in [false, true] {
+        let body = chat_body(json!({"messages": [{"role": "user", "content": "word ".repeat(600)}], "stream": stream}));
+        let reply = post(&app, CHAT, body).await;
+        assert_eq!(error(&reply), expected(400, "messages", "context_length_exceeded"));
+        assert!(String::from_utf8_lossy(&reply.body).contains("at most 512 tokens"));
+        let body = json!({"prompt": vec![1; 512], "stream": stream});
+        assert_eq!(error(&post(&app, TEXTS, body).await), expected(400, "prompt", "context_length_exceeded"));
+        let body = json!({"prompt": vec![1; 500], "max_tokens": 13, "stream": stream});
+        assert_eq!(error(&post(&app, TEXTS, body).await), expected(400, "max_tokens", "context_length_exceeded"));
+    }
+}
+
+#[tokio::test]
+async fn prompts_of_completions_are_checked() {
+    let app = app("");
+    for (prompt, code) in [
+        (json!(null), "missing_parameter"),
+        (json!(""), "invalid_prompt"),
+        (json!([]), "invalid_prompt"),
+        (json!({}), "invalid_type"),
+        (json!(5), "invalid_type"),
+        (json!([2048]), "invalid_value"),
+        (json!([-1]), "invalid_value"),
+        (json!([1, "a"]), "invalid_value"),
+        (json!(["a", 1]), "invalid_type"),
+        (json!([[1], []]), "invalid_prompt"),
+        (json!([[[1]]]), "invalid_value"),
+        (json!(vec!["a"; 129]), "invalid_value"),
+    ] {
+        assert_eq!(
+            error(&post(&app, TEXTS, json!({"prompt": prompt})).await),
+            expected(400, "prompt", code),
+            "{prompt}"
+        );
+    }
+    for (fields, param) in
+        [(json!({"echo": true}), "echo"), (json!({"suffix": "x"}), "suffix"), (json!({"logprobs": 0}), "logprobs")]
+    {
+        let reply = post(&app, TEXTS, with(json!({"prompt": "A"}), fields)).await;
+        assert_eq!(error(&reply), expected(400, param, "unsupported_parameter"));
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_refuses_is_the_clients_error() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano");
+    let mut text = Text::load(&dir, &[]).unwrap();
+    let refuse = "{{ raise_exception('no ' ~ messages[0].role) }}";
+    text.template = Some(text::ChatTemplate::new(refuse, Default::default()).unwrap());
+    let mut app = app("");
+    Arc::get_mut(&mut app).unwrap().text = Arc::new(text);
+    let reply = post(&app, CHAT, chat_body(json!({}))).await;
+    assert_eq!(error(&reply), expected(400, "messages", "template_error"));
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("line 1: no user"));
+    let mut none = Text::load(&dir, &[]).unwrap();
+    none.template = None;
+    Arc::get_mut(&mut app).unwrap().text = Arc::new(none);
+    assert_eq!(error(&post(&app, CHAT, chat_body(json!({}))).await), expected(400, "messages", "no_chat_template"));
+}
+
+#[tokio::test]
+async fn an_engine_failure_is_a_500_and_the_next_request_is_served() {
+    for (how, word) in [
+        ((|| StepError::Device("region 3".into())) as fn() -> StepError, "region 3"),
+        (|| panic!("a defect of the executor"), "defect"),
+    ] {
+        let app = app_with(failing_at(100, how));
+        let long = json!({"prompt": vec![1; 98], "temperature": 0});
+        let reply = post(&app, TEXTS, long.clone()).await;
+        assert_eq!(error(&reply), expected(500, "", "internal_error"));
+        assert!(reply.json()["error"]["message"].as_str().unwrap().contains(word));
+        let events = post(&app, TEXTS, with(long, json!({"stream": true}))).await.events();
+        assert!(events[events.len() - 2].contains(word), "{events:?}");
+        assert_eq!(events.last().unwrap(), "[DONE]");
+        assert_eq!(post(&app, TEXTS, json!({"prompt": "A", "max_tokens": 2})).await.status, StatusCode::OK);
+        assert_eq!(get(&app, "/health").await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_is_a_500() {
+    let routes = axum::Router::new().route("/panic", axum::routing::get(async || panic!("a defect") as &'static str));
+    let response =
+        crate::app::guarded(routes).oneshot(Request::get("/panic").body(Body::empty()).unwrap()).await.unwrap();
+    let reply = Reply { status: response.status(), body: to_bytes(response.into_body(), 1000).await.unwrap().to_vec() };
+    assert_eq!(error(&reply), expected(500, "", "internal_error"));
+}

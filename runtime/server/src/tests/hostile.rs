@@ -1,0 +1,126 @@
+//! Random bodies: whatever a client sends, it gets an answer, and never one that blames the server.
+
+use super::*;
+use proptest::prelude::*;
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-3i64..40).prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z<|>{}%\\PC]{0,12}".prop_map(Value::from),
+        prop_oneof![Just("user"), Just("assistant"), Just("tool"), Just("function"), Just("text"), Just("none")]
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((key(), inner), 0..5)
+                .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+        ]
+    })
+}
+
+fn key() -> impl Strategy<Value = String> {
+    const KEYS: [&str; 33] = [
+        "role",
+        "content",
+        "type",
+        "text",
+        "function",
+        "name",
+        "arguments",
+        "tool_calls",
+        "tool_call_id",
+        "parameters",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "logit_bias",
+        "stream",
+        "stream_options",
+        "include_usage",
+        "tools",
+        "tool_choice",
+        "chat_template_kwargs",
+        "n",
+        "ignore_eos",
+        "frequency_penalty",
+        "repetition_penalty",
+        "reasoning_content",
+        "documents",
+        "max_tokens",
+        "5",
+        "messages",
+    ];
+    prop_oneof![9 => (0..KEYS.len()).prop_map(|i| KEYS[i].to_owned()), 1 => "\\PC{0,8}"]
+}
+
+/// A body near enough to a request to get past the first check.
+fn body() -> impl Strategy<Value = Value> {
+    let messages = prop_oneof![
+        3 => Just(json!([{"role": "user", "content": "Hi"}])),
+        2 => proptest::collection::vec(value(), 0..3).prop_map(Value::from),
+    ];
+    let prompt = prop_oneof![Just(json!("Hi")), value()];
+    (messages, prompt, proptest::collection::vec((key(), value()), 0..4)).prop_map(|(messages, prompt, more)| {
+        let mut body = json!({"messages": messages, "prompt": prompt, "max_tokens": 3});
+        body.as_object_mut().unwrap().extend(more);
+        body
+    })
+}
+
+fn check(app: &Arc<App>, runtime: &tokio::runtime::Runtime, body: &[u8]) {
+    for path in [CHAT, TEXTS] {
+        let reply = runtime.block_on(post_bytes(app, path, body.to_vec()));
+        let said = String::from_utf8_lossy(&reply.body);
+        assert!(!reply.status.is_server_error(), "{path} {}: {said}", String::from_utf8_lossy(body));
+        if !reply.status.is_success() {
+            assert!(reply.json()["error"]["message"].is_string(), "{said}");
+        }
+    }
+    assert_eq!(runtime.block_on(get(app, "/health")).status, StatusCode::OK);
+}
+
+#[test]
+fn no_body_breaks_the_server() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let app = app("ok");
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(400)
+    });
+    runner
+        .run(&body(), |body| {
+            check(&app, &runtime, body.to_string().as_bytes());
+            Ok(())
+        })
+        .unwrap();
+    let bytes = proptest::collection::vec(any::<u8>(), 0..60);
+    runner
+        .run(&bytes, |bytes| {
+            check(&app, &runtime, &bytes);
+            Ok(())
+        })
+        .unwrap();
+    // A request cut short anywhere, or with one byte changed.
+    let whole = chat_body(json!({"max_tokens": 2, "stop": ["é"], "logit_bias": {"5": 1.5}})).to_string().into_bytes();
+    runner
+        .run(&(0..whole.len(), any::<u8>(), any::<bool>()), |(at, byte, cut)| {
+            let mut bytes = whole.clone();
+            if cut {
+                bytes.truncate(at)
+            } else {
+                bytes[at] = byte
+            }
+            check(&app, &runtime, &bytes);
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,140 @@
+//! Over real sockets: clients that hang up, requests that queue, and the way down.
+
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+struct Server {
+    address: std::net::SocketAddr,
+    stop: oneshot::Sender<()>,
+    stop_now: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+async fn start(app: Arc<App>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (stop_now, stopped_now) = oneshot::channel::<()>();
+    let wait = |r: oneshot::Receiver<()>| async move {
+        if r.await.is_err() {
+            std::future::pending::<()>().await
+        }
+    };
+    let serving = crate::serve(listener, app, wait(stopped), Duration::from_secs(600), wait(stopped_now));
+    Server { address, stop, stop_now, task: tokio::spawn(serving) }
+}
+
+/// Sends a completion request and leaves the connection open.
+async fn open(server: &Server, body: Value) -> TcpStream {
+    let body = body.to_string();
+    let head = format!(
+        "POST {TEXTS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    connect(server, &(head + &body)).await
+}
+
+async fn connect(server: &Server, request: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    socket
+}
+
+async fn rest(mut socket: TcpStream) -> String {
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+/// A model that never ends and makes one step for each permit; without the sender it runs free. Counts its steps.
+fn endless() -> (engine::toy::Model, Sender<()>, Arc<AtomicUsize>) {
+    let (permit, permits) = channel::<()>();
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counter = steps.clone();
+    let model: engine::toy::Model = Box::new(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        // An error means that nobody holds the model back any more.
+        let _ = permits.recv();
+        Ok(certain(VOCAB, 300))
+    });
+    (model, permit, steps)
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_hangs_up_frees_the_engine() {
+    for stream in [true, false] {
+        let (model, permit, steps) = endless();
+        let server = start(app_with(model)).await;
+        let long = json!({"prompt": "A", "max_tokens": 500, "stream": stream});
+        let gone = open(&server, long.clone()).await;
+        until(|| steps.load(Ordering::SeqCst) > 0).await;
+        let waiting = open(&server, long.clone()).await;
+        drop((gone, waiting));
+        let reply = tokio::spawn(rest(open(&server, json!({"prompt": "A", "max_tokens": 3})).await));
+        while !reply.is_finished() {
+            let made = steps.load(Ordering::SeqCst);
+            assert!(made < 500, "the abandoned requests run on");
+            permit.send(()).unwrap();
+            // A round trip gives the server the time to notice who is gone.
+            rest(connect(&server, "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await).await;
+        }
+        let reply = reply.await.unwrap();
+        assert!(reply.contains("\"completion_tokens\":3"), "{reply}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_queue_and_all_are_answered() {
+    let server = start(app("one two")).await;
+    let mut sockets = Vec::new();
+    for i in 0..20 {
+        sockets.push(open(&server, json!({"prompt": "A", "temperature": 0, "stream": i % 2 == 0})).await);
+    }
+    for socket in sockets {
+        let reply = rest(socket).await;
+        assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("one") && reply.contains("2046"), "{reply}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_way_down_lets_running_requests_finish() {
+    let (model, permit, steps) = endless();
+    let app = app_with(model);
+    let server = start(app.clone()).await;
+    let running = open(&server, json!({"prompt": "A", "max_tokens": 100})).await;
+    until(|| steps.load(Ordering::SeqCst) > 0).await;
+    server.stop.send(()).unwrap();
+    until(|| app.is_draining.load(Ordering::SeqCst)).await;
+    let late = post(&app, TEXTS, json!({"prompt": "A"})).await;
+    assert_eq!(
+        (late.status, &late.json()["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("shutting_down"))
+    );
+    assert_eq!(get(&app, "/health").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    drop(permit);
+    assert!(rest(running).await.contains("\"completion_tokens\":100"));
+    server.task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_at_once() {
+    let (model, _permit, steps) = endless();
+    let server = start(app_with(model)).await;
+    let _running = open(&server, json!({"prompt": "A", "max_tokens": 500})).await;
+    until(|| steps.load(Ordering::SeqCst) > 0).await;
+    server.stop.send(()).unwrap();
+    server.stop_now.send(()).unwrap();
+    server.task.await.unwrap().unwrap();
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+}
