@@ -23,7 +23,9 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Read a spec and say what is wrong with it; print its size and layer classes.
-    #[command(after_help = "Example:\n  beamc check model-spec/beam.toml\n\nExit codes: 0 no errors, 1 errors, 2 usage")]
+    #[command(
+        after_help = "Example:\n  beamc check model-spec/beam.toml\n\nExit codes: 0 no errors, 1 errors, 2 usage"
+    )]
     Check(CheckArgs),
     /// Compile a spec for a target into an artifact directory.
     #[command(after_help = format!("Example:\n  beamc compile model-spec/beam-nano.toml --target cpu -o artifact\n\n{EXIT_CODES}"))]

@@ -48,7 +48,8 @@ pub fn build(stages: &Stages, target: &Target, recipes: &[WeightRecipe]) -> Valu
 fn entry(kernels: &KernelEntry, plan: &PlanEntry) -> Value {
     let graphs: Vec<Value> = kernels.graphs.iter().map(graph).collect();
     let count = |g: &KernelGraph| g.regions.iter().filter(|r| r.kind != KernelKind::View).count();
-    let layers: usize = kernels.instances.iter().map(|i| count(&kernels.graphs[KernelEntry::class_graph(i.class)])).sum();
+    let layers: usize =
+        kernels.instances.iter().map(|i| count(&kernels.graphs[KernelEntry::class_graph(i.class)])).sum();
     let step = count(kernels.first()) + layers + count(kernels.last());
     let buckets: Vec<Value> = plan
         .buckets
@@ -106,12 +107,8 @@ pub fn report(args: &ReportArgs) -> Result<String, Failure> {
             number(&entry["launches_per_step"])
         );
         for graph in entry["graphs"].as_array().into_iter().flatten() {
-            let kinds: Vec<String> = graph["regions"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(kind, n)| format!("{kind} {n}"))
-                .collect();
+            let kinds: Vec<String> =
+                graph["regions"].as_object().into_iter().flatten().map(|(kind, n)| format!("{kind} {n}")).collect();
             let _ = writeln!(out, "  {}: {}", graph["graph"].as_str().unwrap_or("?"), kinds.join(", "));
         }
         for bucket in entry["buckets"].as_array().into_iter().flatten() {
@@ -119,6 +116,14 @@ pub fn report(args: &ReportArgs) -> Result<String, Failure> {
             let _ = writeln!(out, "  bucket {name}: {} bytes of arena", number(&bucket["arena_bytes"]));
         }
     }
-    let _ = writeln!(out, "relaxations: {}", if artifact.manifest.relaxations.is_empty() { "none".to_owned() } else { artifact.manifest.relaxations.join(", ") });
+    let _ = writeln!(
+        out,
+        "relaxations: {}",
+        if artifact.manifest.relaxations.is_empty() {
+            "none".to_owned()
+        } else {
+            artifact.manifest.relaxations.join(", ")
+        }
+    );
     Ok(out)
 }

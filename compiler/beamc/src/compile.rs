@@ -12,11 +12,9 @@ use targets::Target;
 
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
-    for (given, what) in [
-        (args.draft.is_some(), "--draft"),
-        (args.check, "compile --check"),
-        (args.tuning.is_some(), "--tuning"),
-    ] {
+    for (given, what) in
+        [(args.draft.is_some(), "--draft"), (args.check, "compile --check"), (args.tuning.is_some(), "--tuning")]
+    {
         if given {
             return Err(Failure::not_in_this_build(what));
         }
@@ -46,9 +44,11 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
         recipes,
         report,
     };
-    let manifest = artifact
-        .write(&args.output, &texts)
-        .map_err(|e| Failure { exit: OUTPUT, text: format!("error{}\n", input::bracketed(&e)), json: None })?;
+    let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure {
+        exit: OUTPUT,
+        text: format!("error{}\n", input::bracketed(&e)),
+        json: None,
+    })?;
     if args.json {
         let json = serde_json::json!({
             "ok": true,

@@ -49,7 +49,10 @@ impl Failure {
 
 /// The codes that this binary adds: code, explanation.
 pub const CODES: [(&str, &str); 5] = [
-    ("C0001", "The command or flag belongs to the design and this build does not have it yet. README.md has the table of what works."),
+    (
+        "C0001",
+        "The command or flag belongs to the design and this build does not have it yet. README.md has the table of what works.",
+    ),
     ("C0002", "The mesh is written axis=size,axis=size with whole sizes from 1."),
     ("C0003", "A file could not be written; the operating system's words follow."),
     ("C0005", "`beamc explain` knows the codes that errors and warnings print between brackets."),

@@ -60,9 +60,14 @@ fn mesh(text: Option<&str>) -> Result<(), Failure> {
         let size = part.split_once('=').and_then(|(_, n)| n.trim().parse::<u64>().ok());
         match size {
             Some(1) => {}
-            Some(n) if n > 1 => return Err(Failure::not_in_this_build(&format!("a mesh of several devices (`{part}`)"))),
+            Some(n) if n > 1 => {
+                return Err(Failure::not_in_this_build(&format!("a mesh of several devices (`{part}`)")));
+            }
             _ => {
-                return Err(Failure::input("C0002", format!("`{part}` is no mesh axis; write for example --mesh tp=1,ep=1")));
+                return Err(Failure::input(
+                    "C0002",
+                    format!("`{part}` is no mesh axis; write for example --mesh tp=1,ep=1"),
+                ));
             }
         }
     }
@@ -75,12 +80,6 @@ pub fn pass_failure(error: &passes::PassError, checked: &Checked) -> Failure {
         let (line, column) = checked.sources.line_column(span);
         format!("  --> {}:{line}:{column}\n", checked.sources.name(span.file))
     });
-    let text = format!(
-        "error[{}]: {}\n{}help: {}\n",
-        error.code,
-        error.message,
-        place.unwrap_or_default(),
-        error.help
-    );
+    let text = format!("error[{}]: {}\n{}help: {}\n", error.code, error.message, place.unwrap_or_default(), error.help);
     Failure { exit: INPUT, text, json: None }
 }

@@ -79,13 +79,23 @@ pub(crate) struct Stmt {
 #[derive(Clone, Debug)]
 pub(crate) enum StmtKind {
     /// `const a = e` or `const a: f32 = e`.
-    Const { name: Ident, dtype: Option<DType>, value: Expr },
+    Const {
+        name: Ident,
+        dtype: Option<DType>,
+        value: Expr,
+    },
     /// `a, b: f32 = e, f`.
-    Let { targets: Vec<Target>, values: Vec<Expr> },
+    Let {
+        targets: Vec<Target>,
+        values: Vec<Expr>,
+    },
     Return(Vec<Expr>),
     Yield(Vec<Expr>),
     /// `for l in layers { … }`.
-    Layers { index: Ident, body: Vec<Stmt> },
+    Layers {
+        index: Ident,
+        body: Vec<Stmt>,
+    },
     /// An expression for its effect, or a match whose arms are statements.
     Expr(Expr),
 }
@@ -124,13 +134,24 @@ pub(crate) enum ExprKind {
     Name(String),
     Field(Box<Expr>, Ident),
     Index(Box<Expr>, Vec<Expr>),
-    Call { function: Ident, args: Vec<Expr>, named: Vec<(Ident, Expr)> },
+    Call {
+        function: Ident,
+        args: Vec<Expr>,
+        named: Vec<(Ident, Expr)>,
+    },
     Neg(Box<Expr>),
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
     /// `x as axis`.
     As(Box<Expr>, Ident),
     /// `match subject { arm { … } … }`.
-    Match { subject: Box<Expr>, arms: Vec<(Ident, Vec<Stmt>)> },
+    Match {
+        subject: Box<Expr>,
+        arms: Vec<(Ident, Vec<Stmt>)>,
+    },
     /// `for a, b in x, y { … yield … }`.
-    For { vars: Vec<Ident>, over: Vec<Expr>, body: Vec<Stmt> },
+    For {
+        vars: Vec<Ident>,
+        over: Vec<Expr>,
+        body: Vec<Stmt>,
+    },
 }

@@ -78,6 +78,15 @@ impl Diagnostic {
         self
     }
 
+    /// Of two facts in conflict, the one in the user's own file (the first) is the primary one: it is what he can change.
+    pub(crate) fn point_at_the_users_file(&mut self) {
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.span.file != 0)
+            && let Some(own) = self.notes.iter_mut().find(|n| n.span.file == 0)
+        {
+            std::mem::swap(primary, own);
+        }
+    }
+
     /// Appends "did you mean" if a known name is near.
     pub fn nearest<'a>(self, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();

@@ -42,7 +42,8 @@ pub(crate) fn resolve(
     out: &mut Vec<Diagnostic>,
 ) -> Option<Resolved> {
     let before = out.len();
-    let mut reader = Reader { merged, out, numbers: HashMap::new(), dim_spans: HashMap::new() };
+    let mut reader =
+        Reader { merged, out, numbers: HashMap::new(), dim_spans: HashMap::new(), refused_columns: Vec::new() };
     let (name, act) = reader.model(choices);
     let (dims, products) = reader.dims();
     let values = reader.values();
@@ -68,6 +69,8 @@ struct Reader<'a> {
     /// Dims and factors by name, for rules and slices.
     numbers: HashMap<String, f64>,
     dim_spans: HashMap<String, Span>,
+    /// Columns whose rule or list was refused: conditions on them say nothing new.
+    refused_columns: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -133,13 +136,19 @@ impl<'a> Reader<'a> {
                     self.numbers.insert(key.clone(), n as f64);
                 }
                 Kind::Integer(n) => self.error(
-                    Diagnostic::error("B0013", format!("`{key}` is {n}, and a dimension is at least 1 and at most 2^40"))
-                        .at(node.span, "out of range"),
+                    Diagnostic::error(
+                        "B0013",
+                        format!("`{key}` is {n}, and a dimension is at least 1 and at most 2^40"),
+                    )
+                    .at(node.span, "out of range"),
                 ),
                 Kind::Text(ref text) => self.error(
-                    Diagnostic::error("B0090", format!("the dimension `{key}` is taken from `{text}`, which is not supported yet"))
-                        .at(node.span, "not a number")
-                        .help("write the number"),
+                    Diagnostic::error(
+                        "B0090",
+                        format!("the dimension `{key}` is taken from `{text}`, which is not supported yet"),
+                    )
+                    .at(node.span, "not a number")
+                    .help("write the number"),
                 ),
                 _ => self.wrong(node, "a whole number"),
             }
@@ -261,11 +270,15 @@ impl<'a> Reader<'a> {
         for (column, (span, node)) in self.table("schedule").into_iter().flatten() {
             if let Some(list) = node.array() {
                 if list.len() != layers {
+                    self.refused_columns.push(column.clone());
                     self.error(
-                        Diagnostic::error("B0019", format!("the schedule `{column}` has {} entries for {layers} layers", list.len()))
-                            .at(node.span, format!("{} entries", list.len()))
-                            .note(self.dim_spans.get("layers").copied(), format!("{layers} layers"))
-                            .help("one kind per layer, or a rule in their place"),
+                        Diagnostic::error(
+                            "B0019",
+                            format!("the schedule `{column}` has {} entries for {layers} layers", list.len()),
+                        )
+                        .at(node.span, format!("{} entries", list.len()))
+                        .note(self.dim_spans.get("layers").copied(), format!("{layers} layers"))
+                        .help("one kind per layer, or a rule in their place"),
                     );
                     continue;
                 }
@@ -281,11 +294,15 @@ impl<'a> Reader<'a> {
                     match rules::schedule_kind(rule, &self.numbers) {
                         Ok(kind) => drop(kinds.insert(column.clone(), kind)),
                         Err(why) => {
+                            self.refused_columns.push(column.clone());
                             self.error(
-                                Diagnostic::error("B0020", format!("the schedule rule of `{column}` cannot be read: {why}"))
-                                    .at(node.span, "this rule")
-                                    .note(Some(*span), "of this column")
-                                    .help("for example \"dense if l < 3 else sparse\""),
+                                Diagnostic::error(
+                                    "B0020",
+                                    format!("the schedule rule of `{column}` cannot be read: {why}"),
+                                )
+                                .at(node.span, "this rule")
+                                .note(Some(*span), "of this column")
+                                .help("for example \"dense if l < 3 else sparse\""),
                             );
                             break;
                         }
@@ -310,6 +327,9 @@ impl<'a> Reader<'a> {
             );
             return None;
         };
+        if self.refused_columns.contains(&when.column) {
+            return None;
+        }
         if schedule.first().is_some_and(|k| !k.contains_key(&when.column)) {
             let d = Diagnostic::error("B0022", format!("the schedule has no column `{}`", when.column));
             let known: Vec<&str> = schedule[0].keys().map(String::as_str).collect();
@@ -369,7 +389,8 @@ impl<'a> Reader<'a> {
                 self.wrong(node, "a table with layers, k and v");
                 continue;
             };
-            let mut kind = KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None };
+            let mut kind =
+                KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None };
             for (key, (key_span, item)) in table {
                 match key.as_str() {
                     "layers" if item.text() == Some("all") => kind.layers = (0..schedule.len()).collect(),
@@ -393,7 +414,7 @@ impl<'a> Reader<'a> {
                 self.error(
                     Diagnostic::error("B0026", format!("the cache kind `{name}` needs k and v rows of two equal axes"))
                         .at(*span, "k and v of this kind")
-                        .help("write k = \"kv_heads head_dim\", v = \"kv_heads head_dim\""),
+                        .help("write k = \"heads elements\", v = \"heads elements\""),
                 );
             }
             kinds.push(kind);

@@ -70,7 +70,8 @@ fn base_for(
     let mut known = Vec::new();
     for (name, spec) in library.specs() {
         let mut scratch = Vec::new();
-        let Some(merged) = merge::load(name, spec.to_owned(), None, library, &mut Sources::default(), &mut scratch) else {
+        let Some(merged) = merge::load(name, spec.to_owned(), None, library, &mut Sources::default(), &mut scratch)
+        else {
             continue;
         };
         let extends = spec.lines().any(|l| l.trim_start().starts_with("extends"));
@@ -89,10 +90,8 @@ fn base_for(
         known.push(format!("{} ({})", model_type.unwrap_or("any model_type"), wanted.join(", ")));
     }
     let span = key_span(text, file, "architectures").or_else(|| key_span(text, file, "model_type"));
-    let mut d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture").help(format!(
-        "known: {}; write a spec of your own for another one",
-        known.join("; ")
-    ));
+    let mut d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture")
+        .help(format!("known: {}; write a spec of your own for another one", known.join("; ")));
     if let Some(span) = span.or(Some(Span { file, start: 0, end: 0 })) {
         let found = json.get("architectures").or(json.get("model_type")).unwrap_or(&Value::Null);
         d = d.at(span, format!("the config says {found}"));
@@ -208,8 +207,11 @@ impl Importer<'_> {
             Some("float32") => "f32".to_owned(),
             _ => {
                 let key = keys.first().cloned().unwrap_or_default();
-                let d = Diagnostic::error("B0405", format!("`{key}` must be bfloat16 or float32, and the config says {found}"))
-                    .help("values are stored as bf16 or f32 in this build");
+                let d = Diagnostic::error(
+                    "B0405",
+                    format!("`{key}` must be bfloat16 or float32, and the config says {found}"),
+                )
+                .help("values are stored as bf16 or f32 in this build");
                 self.error(&key, d, format!("{found} here"));
                 "f32".to_owned()
             }
@@ -224,8 +226,9 @@ impl Importer<'_> {
                 Value::Number(n) => lines.push(format!("{ours} = {n}")),
                 Value::Null if null_is_none => lines.push(format!("{ours} = \"none\"")),
                 found => {
-                    let d = Diagnostic::error("B0406", format!("`{path}` must be a number, and the config says {found}"))
-                        .help("an absent key counts as null");
+                    let d =
+                        Diagnostic::error("B0406", format!("`{path}` must be a number, and the config says {found}"))
+                            .help("an absent key counts as null");
                     self.error(&path, d, format!("{found} here"));
                 }
             }
@@ -240,7 +243,8 @@ impl Importer<'_> {
             let rule = node.text().unwrap_or("");
             let (path, filter) = rule.split_once('|').map_or((rule, ""), |(a, b)| (a, b));
             let path = path.trim().to_owned();
-            let suffix = filter.trim().strip_prefix("strip('").and_then(|f| f.strip_suffix("')")).unwrap_or("").to_owned();
+            let suffix =
+                filter.trim().strip_prefix("strip('").and_then(|f| f.strip_suffix("')")).unwrap_or("").to_owned();
             match self.get(&path) {
                 Value::Null => {}
                 Value::Array(items) if items.iter().all(Value::is_string) => {
@@ -272,7 +276,8 @@ impl Importer<'_> {
                     lines.push(format!("{ours} = [{}]", ids.join(", ")));
                 }
                 found => {
-                    let d = Diagnostic::error("B0408", format!("`{path}` must be a number, a list of token ids or null"));
+                    let d =
+                        Diagnostic::error("B0408", format!("`{path}` must be a number, a list of token ids or null"));
                     self.error(&path, d, format!("{found} here"));
                 }
             }
@@ -285,15 +290,21 @@ impl Importer<'_> {
         let mut leaves = Vec::new();
         collect_leaves(&self.json, "", &mut leaves);
         for leaf in leaves {
-            let covered = self.used.iter().any(|u| leaf == *u || leaf.strip_prefix(u.as_str()).is_some_and(|r| r.starts_with('.')));
+            let covered = self
+                .used
+                .iter()
+                .any(|u| leaf == *u || leaf.strip_prefix(u.as_str()).is_some_and(|r| r.starts_with('.')));
             if !covered {
                 let found = leaf.split('.').try_fold(&self.json, |at, key| at.get(key)).cloned().unwrap_or(Value::Null);
                 if found.is_null() {
                     continue;
                 }
                 let known: Vec<String> = self.used.iter().cloned().collect();
-                let d = Diagnostic::error("B0409", format!("the config says `{leaf}`, and the base spec has no meaning for it"))
-                    .nearest(&leaf, known.iter().map(String::as_str));
+                let d = Diagnostic::error(
+                    "B0409",
+                    format!("the config says `{leaf}`, and the base spec has no meaning for it"),
+                )
+                .nearest(&leaf, known.iter().map(String::as_str));
                 self.error(&leaf, d, format!("{found}"));
             }
         }

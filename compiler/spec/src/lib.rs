@@ -56,8 +56,7 @@ pub fn check_path(path: &Path, library: &Library, choices: &Choices) -> Checked 
     let mut sources = Sources::default();
     let mut diagnostics = Vec::new();
     let model = read(path, library, choices, &mut sources, &mut diagnostics);
-    diagnostics.sort_by_key(|d: &Diagnostic| d.severity);
-    Checked { model, diagnostics, sources }
+    checked(model, diagnostics, sources)
 }
 
 /// Reads a spec from text, as if it were a file of that name.
@@ -65,7 +64,13 @@ pub fn check_text(name: &str, text: &str, library: &Library, choices: &Choices) 
     let mut sources = Sources::default();
     let mut diagnostics = Vec::new();
     let model = from_text(name, text.to_owned(), None, library, choices, &mut sources, &mut diagnostics);
-    diagnostics.sort_by_key(|d: &Diagnostic| d.severity);
+    checked(model, diagnostics, sources)
+}
+
+fn checked(model: Option<Model>, mut diagnostics: Vec<Diagnostic>, sources: Sources) -> Checked {
+    diagnostics.iter_mut().for_each(Diagnostic::point_at_the_users_file);
+    diagnostics.sort_by_key(|d| d.severity);
+    let model = model.filter(|_| !has_errors(&diagnostics));
     Checked { model, diagnostics, sources }
 }
 

@@ -66,9 +66,9 @@ fn std_functions(
                         .nearest(&name.text, known()),
                 ),
             },
-            _ => out.push(
-                Diagnostic::error("B0102", "`use` takes names of the form std.name").at(*span, "another form"),
-            ),
+            _ => {
+                out.push(Diagnostic::error("B0102", "`use` takes names of the form std.name").at(*span, "another form"))
+            }
         }
     }
     // A std function may lean on another one: all of them are visible to each other, the spec's own stand over them.
@@ -583,8 +583,10 @@ impl Parser {
                 args.push(self.expr()?);
             }
             self.breaks();
-            if !self.is(")") {
-                self.expect(",")?;
+            if !self.is(")") && !self.is(",") {
+                return self.unexpected("`,` or `)`");
+            }
+            if self.eat(",") {
                 self.breaks();
             }
         }

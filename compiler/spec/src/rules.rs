@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 /// Evaluates `kind if condition else kind` for one layer; `numbers` holds `l` and the dims.
 pub(crate) fn schedule_kind(rule: &str, numbers: &HashMap<String, f64>) -> Result<String, String> {
-    let mut parser = Rule { tokens: tokens(rule, 0, 0).into_iter().map(|(t, _)| t).collect(), at: 0, numbers, depth: 0 };
+    let mut parser =
+        Rule { tokens: tokens(rule, 0, 0).into_iter().map(|(t, _)| t).collect(), at: 0, numbers, depth: 0 };
     let kind = parser.choice()?;
     match parser.peek() {
         Token::End => Ok(kind),
@@ -159,4 +160,3 @@ pub(crate) fn when(text: &str) -> Option<When> {
     let word = |w: &str| !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || c == '_');
     (word(column) && word(kind)).then(|| When { column: column.to_owned(), kind: kind.to_owned() })
 }
-

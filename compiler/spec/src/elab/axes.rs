@@ -14,9 +14,8 @@ impl Elab<'_> {
         let mut merges = Vec::new();
         for (product, factors) in &products {
             let whole = operands.iter().any(|t| t.ty.axis(product).is_some());
-            let part = operands
-                .iter()
-                .any(|t| t.ty.axis(product).is_none() && factors.iter().any(|f| t.ty.axis(f).is_some()));
+            let part =
+                operands.iter().any(|t| t.ty.axis(product).is_none() && factors.iter().any(|f| t.ty.axis(f).is_some()));
             if whole && part {
                 for t in &mut operands {
                     if t.ty.axis(product).is_some() {

@@ -98,7 +98,14 @@ impl Elab<'_> {
         self.builtin(name, args, keyword("over"), [keyword("scale"), keyword("at")], span)
     }
 
-    fn builtin(&mut self, name: &str, args: &[Expr], over: Option<&Expr>, other: [Option<&Expr>; 2], span: Span) -> Res<Val> {
+    fn builtin(
+        &mut self,
+        name: &str,
+        args: &[Expr],
+        over: Option<&Expr>,
+        other: [Option<&Expr>; 2],
+        span: Span,
+    ) -> Res<Val> {
         let single = |op| Some(op);
         let unary = match name {
             "exp" => single(Unary::Exp),
@@ -255,11 +262,14 @@ impl Elab<'_> {
     fn count(&mut self, e: &Expr, axis: &Axis) -> Res<(u64, String)> {
         let length = super::axes::fixed(axis);
         let (number, name) = match (&e.kind, self.expr(e, None)?) {
-            (ExprKind::Name(n), Val::Const(c)) if self.resolved.facts.dims.contains_key(n) => (c.number(), Some(n.clone())),
+            (ExprKind::Name(n), Val::Const(c)) if self.resolved.facts.dims.contains_key(n) => {
+                (c.number(), Some(n.clone()))
+            }
             (_, Val::Const(c)) => (c.number(), None),
             (_, other) => {
                 return Err(Box::new(
-                    Diagnostic::error("B0267", "how many is a constant").at(e.span, format!("this is {}", other.what())),
+                    Diagnostic::error("B0267", "how many is a constant")
+                        .at(e.span, format!("this is {}", other.what())),
                 ));
             }
         };
@@ -270,7 +280,14 @@ impl Elab<'_> {
             _ => Err(Box::new(
                 Diagnostic::error("B0268", format!("{} of {length} cannot be taken", number.unwrap_or(f64::NAN)))
                     .at(e.span, "how many")
-                    .note(self.resolved.dim_spans.get(&axis.name).copied(), format!("`{}` has {length} entries", axis.name))
+                    .note(
+                        name.as_ref().and_then(|n| self.resolved.dim_spans.get(n).copied()),
+                        "how many are taken".to_owned(),
+                    )
+                    .note(
+                        self.resolved.dim_spans.get(&axis.name).copied(),
+                        format!("`{}` has {length} entries", axis.name),
+                    )
                     .help(format!("a whole number from 1 to {length}")),
             )),
         }

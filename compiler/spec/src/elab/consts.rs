@@ -57,7 +57,10 @@ impl Elab<'_> {
                         return Err(Box::new(
                             Diagnostic::error("B0292", format!("`{other}` is no function of constants"))
                                 .at(function.span, "in a constant")
-                                .nearest(other, ["sqrt", "abs", "exp", "log", "sin", "cos", "iota", "where", "min", "max"]),
+                                .nearest(
+                                    other,
+                                    ["sqrt", "abs", "exp", "log", "sin", "cos", "iota", "where", "min", "max"],
+                                ),
                         ));
                     }
                 };
@@ -210,6 +213,7 @@ fn symbol(op: BinaryOp) -> Option<ConstBinary> {
 
 fn per_layer(span: Span) -> Box<Diagnostic> {
     Box::new(
-        Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only").at(span, "another operation"),
+        Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only")
+            .at(span, "another operation"),
     )
 }

@@ -107,9 +107,12 @@ impl Elab<'_> {
                 if rest != declared || rows.len() != 1 {
                     let names: Vec<&str> = declared.iter().map(|a| a.name.as_str()).collect();
                     return Err(Box::new(
-                        Diagnostic::error("B0284", format!("a {which} row of `{name}` has axes [{}]", names.join(", ")))
-                            .at(e.span, format!("this has axes {}", t.axis_names()))
-                            .help("store one row per token"),
+                        Diagnostic::error(
+                            "B0284",
+                            format!("a {which} row of `{name}` has axes [{}]", names.join(", ")),
+                        )
+                        .at(e.span, format!("this has axes {}", t.axis_names()))
+                        .help("store one row per token"),
                     ));
                 }
             }
@@ -160,7 +163,7 @@ impl Elab<'_> {
                 return Err(Box::new(
                     Diagnostic::error("B0287", "`attend` needs the factor on its scores")
                         .at(span, "no constant `scale`")
-                        .help("write scale = head_dim ** -0.5"),
+                        .help("write scale = n ** -0.5, n the elements of a head"),
                 ));
             }
         };
@@ -178,13 +181,12 @@ impl Elab<'_> {
             let Some(kind) = self.resolved.facts.kv_kind(&name) else { continue };
             let [kv_heads, elements] = kind.k.as_slice() else { continue };
             let fits = match q.ty.axes.as_slice() {
-                [rows, heads, last] => {
-                    rows.is_rows() && last == elements && fixed(heads) % fixed(kv_heads).max(1) == 0
-                }
+                [rows, heads, last] => rows.is_rows() && last == elements && fixed(heads) % fixed(kv_heads).max(1) == 0,
                 _ => false,
             };
             if !fits {
                 let wanted = format!("[rows, multiple of {} heads, {}]", fixed(kv_heads), elements.name);
+                let heads = q.ty.axes.iter().rev().nth(1);
                 let sizes: Vec<String> = q.ty.axes.iter().map(|a| format!("{} = {}", a.name, fixed(a))).collect();
                 return Err(Box::new(
                     Diagnostic::error("B0288", format!("queries of `{name}` have axes {wanted}"))
@@ -192,6 +194,10 @@ impl Elab<'_> {
                         .note(
                             self.resolved.dim_spans.get(&kv_heads.name).copied(),
                             format!("{} = {}", kv_heads.name, fixed(kv_heads)),
+                        )
+                        .note(
+                            heads.and_then(|h| self.resolved.dim_spans.get(&h.name).copied()),
+                            heads.map_or_else(String::new, |h| format!("{} = {}", h.name, fixed(h))),
                         )
                         .help("query heads are shared out evenly among KV heads"),
                 ));

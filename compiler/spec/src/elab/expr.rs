@@ -5,7 +5,9 @@ use super::{Elab, Res};
 use crate::Diagnostic;
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Stmt};
 use crate::facts::Value;
-use ir::{Axis, Binary, ConstBinary, ConstExpr, ConstUnary, DType, KvRef, Mask, Op, Scope, Span, TensorType, Unary, WeightRef};
+use ir::{
+    Axis, Binary, ConstBinary, ConstExpr, ConstUnary, DType, KvRef, Mask, Op, Scope, Span, TensorType, Unary, WeightRef,
+};
 
 impl Elab<'_> {
     /// Elaborates an expression. `hint` is the dtype of the name it is bound to, which a `for … yield` rounds to.
@@ -138,9 +140,11 @@ impl Elab<'_> {
         let Some(weight) = found.or_else(|| facts.weight(Scope::Model, &field.text)) else {
             let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
             let d = match facts.weight(Scope::Layer, &field.text) {
-                Some(w) => Diagnostic::error("B0245", format!("`W.{}` is a layer's weight, and no layer runs here", w.name))
-                    .at(field.span, "outside the layer loop")
-                    .note(w.span, "declared for layers"),
+                Some(w) => {
+                    Diagnostic::error("B0245", format!("`W.{}` is a layer's weight, and no layer runs here", w.name))
+                        .at(field.span, "outside the layer loop")
+                        .note(w.span, "declared for layers")
+                }
                 None => Diagnostic::error("B0244", format!("there is no weight `{}`", field.text))
                     .at(field.span, "unknown")
                     .nearest(&field.text, known),
@@ -158,10 +162,13 @@ impl Elab<'_> {
                     None => "here the layer may be of another kind".to_owned(),
                 };
                 return Err(Box::new(
-                    Diagnostic::error("B0246", format!("`W.{}` exists only where {} is {}", field.text, when.column, when.kind))
-                        .at(field.span, at)
-                        .note(weight.span, "declared with this condition")
-                        .help(format!("use it inside match l.{} {{ {} {{ … }} }}", when.column, when.kind)),
+                    Diagnostic::error(
+                        "B0246",
+                        format!("`W.{}` exists only where {} is {}", field.text, when.column, when.kind),
+                    )
+                    .at(field.span, at)
+                    .note(weight.span, "declared with this condition")
+                    .help(format!("use it inside match l.{} {{ {} {{ … }} }}", when.column, when.kind)),
                 ));
             }
         }
@@ -221,7 +228,9 @@ impl Elab<'_> {
             return Ok(());
         }
         let wanted = if wants_bool { "a truth value" } else { "numbers" };
-        Err(Box::new(Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty))))
+        Err(Box::new(
+            Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty)),
+        ))
     }
 
     fn operator(&mut self, op: BinaryOp, left: Val, right: Val, span: Span) -> Res<Val> {
@@ -301,7 +310,9 @@ impl Elab<'_> {
     fn index(&mut self, base: &Expr, items: &[Expr], span: Span) -> Res<Val> {
         let base_val = self.expr(base, None)?;
         let [item] = items else {
-            return Err(Box::new(Diagnostic::error("B0251", "one index is expected").at(span, "another number of them")));
+            return Err(Box::new(
+                Diagnostic::error("B0251", "one index is expected").at(span, "another number of them"),
+            ));
         };
         let item_val = self.expr(item, None)?;
         match (base_val, item_val) {
@@ -405,9 +416,12 @@ impl Elab<'_> {
         match self.resolved.facts.dims.get(&name.text) {
             Some(n) if *n != length => {
                 return Err(Box::new(
-                    Diagnostic::error("B0255", format!("`{}` has {n} entries, `{}` has {length}", name.text, last.name))
-                        .at(span, "renamed here")
-                        .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries")),
+                    Diagnostic::error(
+                        "B0255",
+                        format!("`{}` has {n} entries, `{}` has {length}", name.text, last.name),
+                    )
+                    .at(span, "renamed here")
+                    .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries")),
                 ));
             }
             _ => {}
@@ -437,8 +451,11 @@ impl Elab<'_> {
             let last = self.last_axis(&t, e.span)?;
             if let Some(first) = axis.as_ref().filter(|a| **a != last) {
                 return Err(Box::new(
-                    Diagnostic::error("B0257", format!("the loop walks along `{}` and `{}` at once", first.name, last.name))
-                        .at(e.span, format!("its last axis is `{}`", last.name)),
+                    Diagnostic::error(
+                        "B0257",
+                        format!("the loop walks along `{}` and `{}` at once", first.name, last.name),
+                    )
+                    .at(e.span, format!("its last axis is `{}`", last.name)),
                 ));
             }
             axis = Some(last);

@@ -60,7 +60,12 @@ impl Elab<'_> {
             return Err(Box::new(
                 Diagnostic::error(
                     "B0223",
-                    format!("`{}` returns {} values and declares {}", function.name.text, returned.len(), declared.len()),
+                    format!(
+                        "`{}` returns {} values and declares {}",
+                        function.name.text,
+                        returned.len(),
+                        declared.len()
+                    ),
                 )
                 .at(span, format!("{} declared", declared.len())),
             ));
@@ -125,9 +130,12 @@ impl Elab<'_> {
         let name = &function.name.text;
         if args != function.params.len() {
             return Err(Box::new(
-                Diagnostic::error("B0224", format!("`{name}` takes {} arguments and gets {args}", function.params.len()))
-                    .at(span, format!("{args} here"))
-                    .note(Some(function.name.span), format!("{} parameters", function.params.len())),
+                Diagnostic::error(
+                    "B0224",
+                    format!("`{name}` takes {} arguments and gets {args}", function.params.len()),
+                )
+                .at(span, format!("{args} here"))
+                .note(Some(function.name.span), format!("{} parameters", function.params.len())),
             ));
         }
         if self.calls.contains(name) || self.calls.len() >= MAX_CALLS {
@@ -207,7 +215,13 @@ impl Elab<'_> {
         }
     }
 
-    fn instantiate(&mut self, function: &Function, bound: Vec<(String, Val)>, dtype: DType, span: Span) -> Res<Instance> {
+    fn instantiate(
+        &mut self,
+        function: &Function,
+        bound: Vec<(String, Val)>,
+        dtype: DType,
+        span: Span,
+    ) -> Res<Instance> {
         let kinds = self.frame().kinds.clone();
         self.frames.push(Frame::new(FrameKind::Function, dtype, kinds));
         for (name, val) in bound {

@@ -197,9 +197,12 @@ impl Elab<'_> {
             let before = &types[name];
             if before.ty != after.ty {
                 return Err(Box::new(
-                    Diagnostic::error("B0235", format!("`{name}` enters a layer as {} and leaves it as {}", before.ty, after.ty))
-                        .at(span, "what a layer leaves is what the next one takes")
-                        .help("give the name a type where it is bound"),
+                    Diagnostic::error(
+                        "B0235",
+                        format!("`{name}` enters a layer as {} and leaves it as {}", before.ty, after.ty),
+                    )
+                    .at(span, "what a layer leaves is what the next one takes")
+                    .help("give the name a type where it is bound"),
                 ));
             }
             results.push(Type::Tensor(after.ty.clone()));

@@ -68,11 +68,7 @@ impl Elab<'_> {
     fn assign(&mut self, targets: &[Target], values: &[Expr], span: Span) -> Res<()> {
         let mut items = Vec::new();
         for (i, e) in values.iter().enumerate() {
-            let hint = if values.len() == targets.len() {
-                targets[i].ty.as_ref().and_then(|t| t.dtype)
-            } else {
-                None
-            };
+            let hint = if values.len() == targets.len() { targets[i].ty.as_ref().and_then(|t| t.dtype) } else { None };
             match self.expr(e, hint)? {
                 Val::Many(list) if values.len() == 1 => items.extend(list.into_iter().map(|v| (v, e.span))),
                 Val::Top(v, ids) if values.len() == 1 && targets.len() == 2 => {
@@ -106,7 +102,13 @@ impl Elab<'_> {
     }
 
     /// Rounds as clauses R1 and R2 say: to the annotation; else a value keeps its dtype and an expression takes the block's.
-    pub(super) fn settle(&mut self, val: Val, annotation: Option<DType>, span: Span, name: Option<&Ident>) -> Res<Tensor> {
+    pub(super) fn settle(
+        &mut self,
+        val: Val,
+        annotation: Option<DType>,
+        span: Span,
+        name: Option<&Ident>,
+    ) -> Res<Tensor> {
         let t = self.tensor(val, span)?;
         let have = t.ty.dtype;
         let target = match annotation {
@@ -133,9 +135,12 @@ impl Elab<'_> {
         {
             let text = &name.text;
             self.warnings.push(
-                Diagnostic::warning("B0302", format!("`{text}` comes from f32 values only and rounds to {target} here"))
-                    .at(name.span, "an untyped name holds the block's dtype")
-                    .help(format!("write `{text}: f32 = …` to keep it, `{text}: {target} = …` if it is meant")),
+                Diagnostic::warning(
+                    "B0302",
+                    format!("`{text}` comes from f32 values only and rounds to {target} here"),
+                )
+                .at(name.span, "an untyped name holds the block's dtype")
+                .help(format!("write `{text}: f32 = …` to keep it, `{text}: {target} = …` if it is meant")),
             );
         }
         let ty = t.ty.with_dtype(target);
@@ -151,9 +156,12 @@ impl Elab<'_> {
         }
         let declared: Vec<&str> = axes.iter().map(|a| a.text.as_str()).collect();
         Err(Box::new(
-            Diagnostic::error("B0208", format!("declared with axes [{}], the value has {}", declared.join(", "), t.axis_names()))
-                .at(span, "declared here")
-                .help("declare the axes that the value has"),
+            Diagnostic::error(
+                "B0208",
+                format!("declared with axes [{}], the value has {}", declared.join(", "), t.axis_names()),
+            )
+            .at(span, "declared here")
+            .help("declare the axes that the value has"),
         ))
     }
 
