@@ -76,8 +76,8 @@ fn kernel_graph(name: &str, graph: Graph, regions: Vec<Region>) -> KernelGraph {
     KernelGraph { name: name.to_owned(), kinds: IndexMap::new(), graph, regions }
 }
 
-fn x_type() -> Type {
-    Type::Tensor(TensorType::new(DType::F32, vec![Axis::rows("T"), Axis::fixed("hidden", 4)]))
+fn rows_of(dtype: DType) -> Type {
+    Type::Tensor(TensorType::new(dtype, vec![Axis::rows("T"), Axis::fixed("hidden", 4)]))
 }
 
 fn first() -> KernelGraph {
@@ -85,7 +85,7 @@ fn first() -> KernelGraph {
     let mut b = GraphBuilder::new();
     let tokens = b.input("tokens", Type::Tensor(TensorType::new(DType::I32, vec![Axis::rows("T")])));
     let table = b.add(Op::Weight(WeightRef::Model("table".to_owned())), &[], Type::Tensor(table_type), None);
-    let x = b.add(Op::Gather { axis: "vocab".to_owned() }, &[table, tokens], x_type(), None);
+    let x = b.add(Op::Gather { axis: "vocab".to_owned() }, &[table, tokens], rows_of(DType::Bf16), None);
     b.name(x, "x");
     b.output("x", x);
     kernel_graph("first", b.finish(), vec![region("x", KernelKind::Gather, x)])
@@ -93,9 +93,9 @@ fn first() -> KernelGraph {
 
 fn last() -> KernelGraph {
     let mut b = GraphBuilder::new();
-    let x = b.input("x", x_type());
+    let x = b.input("x", rows_of(DType::Bf16));
     let low = b.add(Op::Literal(vec![f32::NEG_INFINITY]), &[], Type::Tensor(TensorType::scalar(DType::F32)), None);
-    let result = b.add(Op::Binary(ir::Binary::Max), &[x, low], x_type(), None);
+    let result = b.add(Op::Binary(ir::Binary::Max), &[x, low], rows_of(DType::F32), None);
     b.name(result, "result");
     b.output("result", result);
     kernel_graph("last", b.finish(), vec![region("result", KernelKind::Rows, result)])
@@ -108,8 +108,8 @@ pub fn kernels() -> KernelModule {
 
 pub fn plan() -> Plan {
     let buffer = |offset_bytes, bytes, dtype| Buffer { offset_bytes, bytes, dtype };
-    let x = buffer(64, 8 * 4 * 4, DType::F32);
-    let result = buffer(192, 8 * 4 * 4, DType::F32);
+    let x = buffer(64, 8 * 4 * 2, DType::Bf16);
+    let result = buffer(128, 8 * 4 * 4, DType::F32);
     let tokens = buffer(0, 8 * 4, DType::I32);
     let program = |graph: &str, places, kernel| Program {
         graph: graph.to_owned(),
@@ -120,7 +120,7 @@ pub fn plan() -> Plan {
         Bucket { entry: "forward".to_owned(), rows: RowsPerSequence::Ragged, tokens: 8, sequences: 1, wanted: 8 };
     let bucket = BucketPlan {
         bucket,
-        arena_bytes: 320,
+        arena_bytes: 256,
         shared: IndexMap::from([("tokens".to_owned(), tokens), ("x".to_owned(), x), ("result".to_owned(), result)]),
         programs: vec![
             program("first", vec![Place::Arena(tokens), Place::Elsewhere, Place::Arena(x)], KernelKind::Gather),
@@ -128,7 +128,7 @@ pub fn plan() -> Plan {
         ],
     };
     let entry = PlanEntry { name: "forward".to_owned(), instances: Vec::new(), buckets: vec![bucket] };
-    Plan { kv: Vec::new(), entries: vec![entry], arena_bytes: 320 }
+    Plan { kv: Vec::new(), entries: vec![entry], arena_bytes: 256 }
 }
 
 pub fn artifact() -> Artifact {
@@ -144,7 +144,7 @@ pub fn artifact() -> Artifact {
         recipes: artifact::recipes(&kernels.facts),
         kernels,
         plan: plan(),
-        report: serde_json::json!({"kernels": 2, "arena_bytes": 320}),
+        report: serde_json::json!({"kernels": 2, "arena_bytes": 256}),
     }
 }
 

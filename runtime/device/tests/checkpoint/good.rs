@@ -153,7 +153,10 @@ fn widening_is_exact_for_every_bf16_and_f16() {
 fn narrowing_needs_to_be_allowed_and_is_reported() {
     let temp = tempfile::tempdir().unwrap();
     // A tie to even, a value that rounds up, an f16 whose last bits a bf16 has not.
-    single(temp.path(), &[f32s("disk.a", &[2], &[1.00390625, 1.0078126]), u16s("disk.h", Dtype::F16, &[1], &[0x3c01])]);
+    single(
+        temp.path(),
+        &[f32s("disk.a", &[2], &[1.0 + 1.0 / 256.0, 1.0078126]), u16s("disk.h", Dtype::F16, &[1], &[0x3c01])],
+    );
     let recipes = [plain("a", &[2]), plain("h", &[1])];
     assert!(refused(temp.path(), &recipes)[0].starts_with("W0304"));
     let options = LoadOptions { narrow: true, ..LoadOptions::default() };
@@ -184,7 +187,7 @@ fn pinned_weights_take_any_float_format() {
     recipes[3].dtype = DType::Bf16;
     let weights = load(temp.path(), &recipes).unwrap();
     let values: Vec<f32> = ["a", "b", "c", "d"].iter().flat_map(|n| model(&weights, n)).collect();
-    assert_eq!(values, [0.5, 1.0009765625, 0.1, 0.100097656]);
+    assert_eq!(values, [0.5, 1.0 + 1.0 / 1024.0, 0.1, 0.100_097_656]);
 }
 
 #[test]
