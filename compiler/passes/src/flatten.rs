@@ -291,6 +291,7 @@ impl Outputs {
             output = builder.add(op, &[value], ty, span);
         }
         self.taken.insert(output);
+        builder.name(output, name);
         builder.output(name, output);
     }
 }

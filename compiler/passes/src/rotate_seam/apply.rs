@@ -42,6 +42,7 @@ fn rotated_first(first: &Graph, class: &Graph, seams: &[Seam]) -> Result<Graph, 
 fn rotated_class(graph: &Graph, class: usize, seams: &[Seam]) -> Result<Graph, PassError> {
     let mut builder = GraphBuilder::new();
     let mut given = HashMap::new();
+    graph.inputs.iter().for_each(|v| copy_node(&mut builder, graph, *v, &mut given));
     for seam in seams {
         let head = seam.in_class[class];
         given.insert(head, builder.input(&seam.name, graph.node(head).ty.clone()));
