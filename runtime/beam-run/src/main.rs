@@ -1,1 +1,39 @@
-fn main() {}
+//! `beam-run`: runs artifacts. Ties loader, executor, engine, text and server together and holds no logic of theirs.
+
+mod args;
+mod doctor;
+mod failure;
+mod generate;
+mod model;
+mod serve;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // A defect of ours is told in one line; a backtrace helps nobody who did not ask for it.
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        std::panic::set_hook(Box::new(|info| eprintln!("a defect of beam-run, please report it: {info}")));
+    }
+    let cli = Cli::parse();
+    let (json, outcome) = match &cli.command {
+        Command::Serve(a) => (a.json, serve::serve(a)),
+        Command::Generate(a) => (a.json, generate::generate(a)),
+        Command::Doctor(a) => (a.json, doctor::doctor(a)),
+        Command::Selftest(a) => (a.json, Err(Failure::not_in_this_build("beam-run selftest"))),
+        Command::Bench(a) => (a.json, Err(Failure::not_in_this_build("beam-run bench"))),
+        Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
+        Command::Quantise(a) => (a.json, Err(Failure::not_in_this_build("beam-run quantise"))),
+        Command::Parse(a) => (a.json, Err(Failure::not_in_this_build("beam-run parse"))),
+        Command::Grammar(a) => (a.json, Err(Failure::not_in_this_build("beam-run grammar"))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print(json);
+            ExitCode::from(failure.exit)
+        }
+    }
+}

@@ -23,6 +23,11 @@ pub use tokenizer::Tokenizer;
 
 use std::path::Path;
 
+/// The tokens that end an answer, by the directory's `generation_config.json`, else `otherwise`.
+pub fn stop_tokens(dir: &Path, otherwise: &[u32]) -> Result<Vec<u32>, TextError> {
+    Ok(config::read_generation(dir)?.stop.unwrap_or_else(|| otherwise.to_vec()))
+}
+
 /// Everything about text that a model directory holds.
 pub struct Text {
     /// Characters to ids and back.

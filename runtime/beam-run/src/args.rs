@@ -1,0 +1,156 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use device::ExecutorKind;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  the input is at fault: an artifact, a checkpoint, a file of tokens, a request
+  2  the command line is at fault
+  3  not in this build
+  4  the output could not be written, or the address is in use
+  5  the device could not go on";
+
+/// Runs compiled models.
+#[derive(Parser)]
+#[command(name = "beam-run", version, about, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP.
+    #[command(after_help = format!("Example:\n  beam-run serve artifact --model examples/beam-nano --port 8000\n\n{EXIT_CODES}"))]
+    Serve(ServeArgs),
+    /// Continue a prompt, or lists of token ids, on the terminal.
+    #[command(after_help = format!("Examples:\n  beam-run generate artifact --model examples/beam-nano --prompt \"def main\" --max-tokens 32\n  beam-run generate artifact --model examples/beam-nano --tokens prompts.json --max-tokens 32\n\nA file of tokens is {{\"tokens\": [[…], …]}}; the same form with the new ids of each list comes out.\n\n{EXIT_CODES}"))]
+    Generate(GenerateArgs),
+    /// Check every kernel of an artifact on this device (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run selftest artifact\n\n{EXIT_CODES}"))]
+    Selftest(Later),
+    /// Measure (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run bench model artifact\n\n{EXIT_CODES}"))]
+    Bench(Later),
+    /// Time the configurations of a tunable artifact (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run tune artifact --out tuning.json\n\n{EXIT_CODES}"))]
+    Tune(Later),
+    /// Write a quantised checkpoint (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run quantise --model DIR --format F --out DIR\n\n{EXIT_CODES}"))]
+    Quantise(Later),
+    /// Parse recorded outputs with a response template (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run parse --template FILE --cases FILE.jsonl\n\n{EXIT_CODES}"))]
+    Parse(Later),
+    /// Ask the turn grammar about recorded outputs (not in this build).
+    #[command(after_help = format!("Example:\n  beam-run grammar --template FILE --model DIR --cases FILE.jsonl\n\n{EXIT_CODES}"))]
+    Grammar(Later),
+    /// Say what is missing on this machine.
+    #[command(after_help = "Example:\n  beam-run doctor")]
+    Doctor(JsonArgs),
+}
+
+/// An artifact, where its weights come from and what runs it.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// Artifact directory that `beamc compile` wrote.
+    pub artifact: PathBuf,
+    /// Model directory: weights, tokenizer, chat template.
+    #[arg(long, required_unless_present = "synthetic")]
+    pub model: Option<PathBuf>,
+    /// Make weights up from this seed instead of reading them.
+    #[arg(long, value_name = "SEED")]
+    pub synthetic: Option<u64>,
+    /// What runs the model: cpu, or interp, the slow definition of the truth.
+    #[arg(long, default_value = "cpu", value_parser = |word: &str| word.parse::<ExecutorKind>())]
+    pub executor: ExecutorKind,
+    /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
+    #[arg(long)]
+    pub narrow: bool,
+}
+
+/// Arguments of `serve`.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// What is served.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port to listen on; 0 takes any free one.
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+    /// Keep every request's tokens independent of its company. On a CPU that always holds.
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Name that clients see; the model directory's name if absent.
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
+    /// Longest sequence, prompt and answer together; the model's own context if absent, at most 32768 without this.
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Most requests that run at once; more wait.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub max_running: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `generate`.
+#[derive(Args)]
+pub struct GenerateArgs {
+    /// What runs.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Text to continue, as it stands: no chat template.
+    #[arg(long, value_name = "TEXT", required_unless_present = "tokens", conflicts_with = "tokens")]
+    pub prompt: Option<String>,
+    /// File of token ids to continue; no tokenizer is needed.
+    #[arg(long, value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Most tokens to add.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: usize,
+    /// Divides the logits; 0 takes the most probable token.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Keep the K most probable tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: u32,
+    /// Keep the most probable tokens whose probability reaches P.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Seed of the draws.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Go on after a token that ends an answer.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command without further arguments.
+#[derive(Args)]
+pub struct JsonArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command of the design that is not built yet takes any arguments, to say so.
+#[derive(Args)]
+pub struct Later {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Arguments of a later build.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub rest: Vec<String>,
+}

@@ -1,0 +1,67 @@
+//! How a command ends badly: what is printed, and the exit code.
+
+use serde_json::json;
+use std::fmt::Display;
+use std::io::Write;
+
+/// The input is at fault.
+const INPUT: u8 = 1;
+/// The build has no such capability.
+const NOT_IN_THIS_BUILD: u8 = 3;
+/// The output could not be written.
+const OUTPUT: u8 = 4;
+/// The device could not go on.
+const DEVICE: u8 = 5;
+
+/// A command's end without its result.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub exit: u8,
+    /// Begins with a code where it has one: `A0101: text`.
+    pub text: String,
+}
+
+impl Failure {
+    /// The input is at fault. Messages of the libraries begin with their own code.
+    pub fn input(message: impl Display) -> Self {
+        Failure { exit: INPUT, text: message.to_string() }
+    }
+
+    /// The output could not be written, or nothing can listen there.
+    pub fn output(message: impl Display) -> Self {
+        Failure { exit: OUTPUT, text: message.to_string() }
+    }
+
+    /// The device could not go on.
+    pub fn device(message: impl Display) -> Self {
+        Failure { exit: DEVICE, text: message.to_string() }
+    }
+
+    /// A capability of the design that this build does not have.
+    pub fn not_in_this_build(what: &str) -> Self {
+        let text = format!("R0001: {what} is not in this build; README.md has the table of what is");
+        Failure { exit: NOT_IN_THIS_BUILD, text }
+    }
+
+    /// Code and message.
+    fn parts(&self) -> (Option<&str>, &str) {
+        match self.text.split_once(": ") {
+            Some((code, rest)) if code.len() == 5 && code.bytes().skip(1).all(|c| c.is_ascii_digit()) => {
+                (Some(code), rest)
+            }
+            _ => (None, &self.text),
+        }
+    }
+
+    /// Writes the failure where its readers look: the error stream, and with `--json` the output stream too.
+    pub fn print(&self, json: bool) {
+        let (code, message) = self.parts();
+        let head = code.map_or("error".to_owned(), |code| format!("error[{code}]"));
+        let _ = writeln!(std::io::stderr(), "{head}: {message}");
+        if json {
+            let body = json!({"ok": false, "error": {"code": code, "message": message}});
+            let _ = writeln!(std::io::stdout(), "{body:#}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! From the command line to an engine: artifact, weights with progress, executor, pools.
+
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use artifact::Artifact;
+use device::checkpoint::{Checkpoint, LoadOptions, Progress};
+use device::{Weights, pool_pages_for};
+use engine::{Engine, Executor, Limits};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::path::Path;
+
+/// Context of a model that names none, and the longest that is taken without being asked for: its cache is held in
+/// memory from the start.
+const DEFAULT_CONTEXT_TOKENS: usize = 32768;
+
+/// Reads and verifies the artifact.
+pub fn artifact(dir: &Path) -> Result<Artifact, Failure> {
+    Artifact::load(dir).map_err(Failure::input)
+}
+
+/// Reads or makes up the weights, with a progress bar on a terminal.
+pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure> {
+    let model = match (args.synthetic, &args.model) {
+        (Some(seed), _) => return Weights::synthetic(&artifact.recipes, seed).map_err(Failure::input),
+        (None, Some(model)) => model,
+        (None, None) => {
+            return Err(Failure::input("R0101: neither `--model` nor `--synthetic` is given; name the model directory"));
+        }
+    };
+    let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
+    let options = LoadOptions { narrow: args.narrow, ..LoadOptions::default() };
+    // Hidden by itself when the error stream is no terminal.
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("loading weights {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {
+        bar.set_style(style);
+    }
+    let mut progress = |p: Progress| {
+        bar.set_length(p.total_bytes);
+        bar.set_position(p.done_bytes);
+    };
+    let weights = Weights::load(&artifact.recipes, &checkpoint, &options, &mut progress).map_err(Failure::input);
+    bar.finish_and_clear();
+    weights
+}
+
+/// Longest sequence that the model is made for.
+pub fn own_context_tokens(artifact: &Artifact) -> Option<usize> {
+    artifact.kernels.facts.runtime.context.and_then(|n| usize::try_from(n).ok())
+}
+
+/// The context to serve with: what is asked for, or the model's own as far as it is taken without being asked for.
+pub fn context_tokens(artifact: &Artifact, asked: Option<usize>) -> Result<usize, Failure> {
+    match (asked, own_context_tokens(artifact)) {
+        (Some(asked), Some(own)) if asked > own => Err(Failure::input(format!(
+            "R0104: `--context` asks for {asked} tokens, the model is made for {own}; ask for less"
+        ))),
+        (Some(asked), _) => Ok(asked),
+        (None, own) => Ok(own.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(DEFAULT_CONTEXT_TOKENS)),
+    }
+}
+
+/// An engine for `running` sequences of `context_tokens`.
+pub fn engine(
+    artifact: &Artifact,
+    args: &ModelArgs,
+    context_tokens: usize,
+    running: usize,
+) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    let weights = weights(artifact, args)?;
+    let pages = pool_pages_for(&artifact.plan, context_tokens, running);
+    let executor = device::load(artifact, &weights, args.executor, &pages).map_err(Failure::input)?;
+    let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
+    Engine::new(executor, limits).map_err(Failure::input)
+}

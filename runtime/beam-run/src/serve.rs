@@ -1,0 +1,114 @@
+//! `beam-run serve`: loads a model and answers HTTP until told to stop.
+
+use crate::args::ServeArgs;
+use crate::failure::Failure;
+use crate::model;
+use serde_json::json;
+use server::{App, Service};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use text::Text;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// How long running requests may go on after the first signal.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    let started = Instant::now();
+    let dir = args.model.model.as_deref().ok_or_else(|| {
+        Failure::input("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
+    })?;
+    let artifact = model::artifact(&args.model.artifact)?;
+    let text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
+    let context_tokens = model::context_tokens(&artifact, args.context)?;
+    let engine = model::engine(&artifact, &args.model, context_tokens, args.max_running.max(1))?;
+    if text.tokenizer.vocab() > engine.vocab() {
+        let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
+        return Err(Failure::input(format!(
+            "R0103: the tokenizer has {ids} ids and the model {vocab}; tokenizer and artifact must be of one model"
+        )));
+    }
+    let name = args.served_model_name.clone().unwrap_or_else(|| directory_name(dir));
+    let service = Service::start(engine)
+        .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
+    let app = Arc::new(App::new(service, Arc::new(text), name.clone()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::device(format!("R0301: no threads for connections: {e}; end other programs")))?;
+    let served = runtime.block_on(async {
+        let address = format!("{}:{}", args.host, args.port);
+        let listener = TcpListener::bind(&address).await.map_err(|e| cannot_listen(&address, &e))?;
+        let local = listener.local_addr().map_err(|e| cannot_listen(&address, &e))?;
+        announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
+        let (stop, stop_now) = signals();
+        server::serve(listener, app, stop, GRACE, stop_now).await.map_err(|e| cannot_listen(&address, &e))
+    });
+    // What is still running has had its time.
+    runtime.shutdown_background();
+    served
+}
+
+fn cannot_listen(address: &str, error: &std::io::Error) -> Failure {
+    Failure::output(format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`"))
+}
+
+fn announce(args: &ServeArgs, name: &str, address: &str, context_tokens: usize, took: Duration) {
+    let seconds = took.as_secs_f64();
+    // A reader that has gone away misses nothing that matters.
+    let _ = if args.json {
+        let line = json!({"event": "ready", "url": format!("http://{address}"), "model": name, "context": context_tokens, "seconds": seconds});
+        writeln!(std::io::stdout(), "{line}")
+    } else {
+        writeln!(
+            std::io::stderr(),
+            "serving {name} on http://{address}, context {context_tokens} tokens, ready after {seconds:.2} s"
+        )
+    };
+}
+
+/// The last part of the path, also of `.` and the like.
+fn directory_name(dir: &Path) -> String {
+    let whole = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    whole.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Two futures: the first interrupt or termination, and the second.
+fn signals() -> (impl Future<Output = ()> + Send + 'static, impl Future<Output = ()>) {
+    let (count, mut first) = watch::channel(0u32);
+    let mut second = count.subscribe();
+    tokio::spawn(async move {
+        loop {
+            if next_signal().await.is_err() {
+                // No signals on this system: the process is ended from outside.
+                std::future::pending::<()>().await;
+            }
+            count.send_modify(|n| *n += 1);
+        }
+    });
+    let stop = async move {
+        let _ = first.wait_for(|n| *n >= 1).await;
+    };
+    let stop_now = async move {
+        let _ = second.wait_for(|n| *n >= 2).await;
+    };
+    (stop, stop_now)
+}
+
+#[cfg(unix)]
+async fn next_signal() -> std::io::Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+async fn next_signal() -> std::io::Result<()> {
+    tokio::signal::ctrl_c().await
+}
