@@ -152,7 +152,7 @@ mod tests {
     fn formats_are_seen_at_their_own_width() {
         let mut arena = Arena::new(64);
         let bf16 = Slot { offset: 0, dtype: DType::Bf16, len: 3 };
-        arena.write(bf16).put(0, &[1.0, 1.00390625, -2.5]);
+        arena.write(bf16).put(0, &[1.0, 1.003_906_2, -2.5]);
         assert_eq!(arena.read(bf16).to_f32(), [1.0, 1.0, -2.5]);
         let ints = Slot { offset: 8, dtype: DType::I32, len: 2 };
         arena.write(ints).copy(0, View::I32(&[16_777_217, -1]), 0, 2);

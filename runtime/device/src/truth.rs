@@ -12,7 +12,7 @@ use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor, TensorData
 use crate::store::WeightStore;
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use indexmap::IndexMap;
-use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, run_entry};
+use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, eval_graph};
 use ir::{DType, Entry, Facts, Graph, KernelModule, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
 use std::borrow::Cow;
 
@@ -77,20 +77,23 @@ impl InterpExecutor {
             env.insert(name, interp::Tensor::i32(&[(axis, numbers.len())], numbers.clone()).map_err(fault)?);
         }
         let entry = &self.entries[index];
-        let mut cache = Paged { pools: &mut self.pools, rows: &rows };
-        let layers = entry.instances.iter().map(|i| i.layer).collect();
         let counts = (step.tokens.len(), step.wanted.len());
-        let mut hooks = Watch { entry, layers, counts, probing: self.probing.as_mut(), stage: 0, fault: None };
-        let mut context = Context { layer: None, weights: &self.weights, cache: &mut cache, hooks: &mut hooks };
-        let outputs = run_entry(entry, &self.model, &mut env, &mut context);
-        if let Some(fault) = hooks.fault {
-            return Err(fault);
+        let mut cache = Paged { pools: &mut self.pools, rows: &rows };
+        // Graph by graph, not as a whole entry: a probe has to know which of them runs.
+        let first = std::iter::once((None, &entry.first));
+        let layers = entry.instances.iter().filter_map(|i| Some((Some(i.layer), &entry.classes.get(i.class)?.graph)));
+        let last = std::iter::once((None, &entry.last));
+        for (stage, (layer, graph)) in first.chain(layers).chain(last).enumerate() {
+            let mut hooks = Watch { graph, stage, counts, probing: self.probing.as_mut(), fault: None };
+            let mut context = Context { layer, weights: &self.weights, cache: &mut cache, hooks: &mut hooks };
+            let result = eval_graph(graph, &self.model, &mut env, &mut context);
+            hooks.fault.map_or(Ok(()), Err)?;
+            result.map_err(fault)?;
         }
-        let outputs = outputs.map_err(fault)?;
         if let Some(probing) = &mut self.probing {
             probing.finish_step(counts.0, counts.1);
         }
-        match outputs.get(RESULT).and_then(|t| t.floats()) {
+        match env.get(RESULT).and_then(|t| t.floats()) {
             Some(logits) => answer(step, logits, self.facts.vocab),
             None => Err(StepError::Device(format!("entry `{}` has no result of floats", step.entry))),
         }
@@ -195,52 +198,27 @@ impl Cache for Paged<'_> {
     }
 }
 
-/// The probe as the interpreter's hooks.
+/// The probe as the interpreter's hooks, while one graph runs.
 struct Watch<'a> {
-    entry: &'a Entry,
-    layers: Vec<usize>,
+    graph: &'a Graph,
+    stage: usize,
     /// Token rows and wanted rows of the step.
     counts: (usize, usize),
     probing: Option<&'a mut Probing>,
-    /// Stage that runs: the first graph, an instance, or the last graph. Layers run in order, so it only grows.
-    stage: usize,
     fault: Option<StepError>,
-}
-
-impl Watch<'_> {
-    /// The value that a site names; follows the run from stage to stage.
-    fn locate(&mut self, site: Site<'_>) -> Option<(usize, ir::ValueId)> {
-        self.probing.as_ref()?;
-        self.stage = match site.layer {
-            Some(layer) => self.layers.iter().position(|l| *l == layer)? + 1,
-            None if self.stage == 0 => 0,
-            None => self.layers.len() + 1,
-        };
-        let graph = self.graph(self.stage)?;
-        graph.find(site.name).map(|id| (self.stage, id))
-    }
-
-    fn graph(&self, stage: usize) -> Option<&Graph> {
-        match stage.checked_sub(1) {
-            None => Some(&self.entry.first),
-            Some(i) => match self.entry.instances.get(i) {
-                Some(instance) => self.entry.classes.get(instance.class).map(|c| &c.graph),
-                None => Some(&self.entry.last),
-            },
-        }
-    }
 }
 
 impl Hooks for Watch<'_> {
     fn inject(&mut self, site: Site<'_>) -> Option<interp::Tensor> {
-        let (stage, id) = self.locate(site)?;
-        let ty = self.graph(stage)?.tensor(id)?.clone();
+        let probing = self.probing.as_ref()?;
+        let id = self.graph.find(site.name)?;
+        let ty = self.graph.tensor(id)?.clone();
         let rows = match ty.row_axes().next() {
             None => 1,
             Some(WANTED_ROWS) => self.counts.1,
             Some(_) => self.counts.0,
         };
-        let data = match self.probing.as_ref()?.injection(stage, id, rows) {
+        let data = match probing.injection(self.stage, id, rows) {
             Ok(data) => data?,
             Err(fault) => {
                 self.fault.get_or_insert(fault);
@@ -261,9 +239,10 @@ impl Hooks for Watch<'_> {
     }
 
     fn on_value(&mut self, site: Site<'_>, value: &interp::Tensor) {
-        let Some((stage, id)) = self.locate(site) else { return };
-        if let Some(probing) = &mut self.probing {
-            probing.trace(stage, id, || match value.data() {
+        if let Some(probing) = &mut self.probing
+            && let Some(id) = self.graph.find(site.name)
+        {
+            probing.trace(self.stage, id, || match value.data() {
                 interp::Data::F32(x) => TensorData::F32(x.clone()),
                 interp::Data::I32(x) => TensorData::I32(x.clone()),
                 interp::Data::Bool(x) => TensorData::F32(x.iter().map(|b| f32::from(u8::from(*b))).collect()),

@@ -56,7 +56,8 @@ impl Linear {
             kept
         };
         let n: usize = kept.iter().map(|(_, n)| n).product();
-        if n == 0 || k == 0 || out.row % n != 0 || x.row % k != 0 || w.row % (n * k) != 0 {
+        let whole = |row: usize, part: usize| part > 0 && row.is_multiple_of(part);
+        if !whole(out.row, n) || !whole(x.row, k) || !whole(w.row, n * k) {
             return Err(format!("a product of {k} terms and {n} outputs that its operands do not have"));
         }
         let grouped = match ids {

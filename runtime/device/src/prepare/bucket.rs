@@ -122,7 +122,7 @@ impl Check<'_> {
     /// A buffer as a place for `value` (dtype, elements per row, rows at most).
     fn buffer(&self, title: &str, buffer: &Buffer, value: Option<(DType, usize, usize)>) -> Result<Spot, PrepareError> {
         let end = buffer.offset_bytes.checked_add(buffer.bytes);
-        if buffer.offset_bytes % 64 != 0 || end.is_none_or(|end| end > self.arena as u64) {
+        if !buffer.offset_bytes.is_multiple_of(64) || end.is_none_or(|end| end > self.arena as u64) {
             return Err(mismatch(
                 format!("puts `{title}` at {} + {} bytes", buffer.offset_bytes, buffer.bytes),
                 format!("need multiples of 64 within the arena's {} bytes", self.arena),

@@ -63,7 +63,14 @@ impl<'w> Loader<'w> {
         let layer = instance.map_or(0, |i| entry.instances[i].layer);
         for id in graph.graph.ids() {
             match &graph.value(id).kernel {
-                None => continue,
+                None => {
+                    // Nothing reads a view as such, but a probe may ask for one that has a name.
+                    let node = graph.graph.node(id);
+                    if node.op.is_view() && node.name.is_some() {
+                        self.leaf(graph, entry, instance, root(&graph.graph, id), &mut params)?;
+                    }
+                    continue;
+                }
                 Some(Kernel::Attend(_)) => {
                     if let Op::Attend { scale, .. } = &graph.graph.node(id).op {
                         params.numbers.insert(id, scale.eval(layer) as f32);

@@ -1,0 +1,119 @@
+//! A step that breaks the contract is refused with both facts, whatever is wrong with it; the executor stays usable.
+
+use crate::decoder::{VOCAB, decoder};
+use crate::harness::{bits, output, run, step, tokens};
+use engine::{Executor, Sampling, Step, StepError, Ticket, WantedRow};
+use ir::DType;
+use proptest::prelude::*;
+
+type Damage = fn(&mut Step);
+
+const DAMAGES: &[(&str, Damage)] = &[
+    ("no such entry", |s| s.entry = "backward".to_owned()),
+    ("at least 1", |s| s.tokens.clear()),
+    ("positions", |s| {
+        s.positions.pop();
+    }),
+    ("has token 37", |s| s.tokens[1] = 37),
+    ("has token -1", |s| s.tokens[1] = -1),
+    ("positions start at 0", |s| s.positions[0] = -1),
+    ("consecutive", |s| s.positions[1] = 5),
+    ("sequences", |s| s.sequences.clear()),
+    ("first row", |s| s.sequences[0].start = 1),
+    ("ends at row", |s| s.sequences[0].len = usize::MAX),
+    ("must have one", |s| s.sequences[0].len = 0),
+    ("its sequences have", |s| s.sequences[0].len = 2),
+    ("wants row", |s| s.wanted[0].row = 99),
+    ("must ascend", |s| s.wanted.swap(0, 1)),
+    ("translation tables", |s| {
+        s.translation.pop();
+    }),
+    ("needs page", |s| s.sequences[0].pages.clear()),
+    ("is physical page -1", |s| s.translation[0][0] = -1),
+    ("is physical page 0", |s| s.translation[1][0] = 0),
+    ("is physical page 100000", |s| s.translation[0][0] = 100_000),
+    ("is physical page -1", |s| s.translation[0].clear()),
+    ("at most 600", |s| s.tokens = vec![1; 601]),
+    ("E0205", |s| s.wanted[0].mask = Some(vec![])),
+    ("E0201", |s| s.wanted[0].mask = Some(vec![0, 0])),
+    ("E0203", |s| s.wanted[0].sampling.as_mut().expect("sampled").temperature = -1.0),
+];
+
+#[test]
+fn every_breach_is_told() {
+    let model = decoder(DType::Bf16);
+    let mut executors: [Box<dyn Executor>; 2] = [Box::new(model.cpu()), Box::new(model.interp())];
+    for executor in &mut executors {
+        let good = step(&**executor, &[(0, 0, &tokens(3, VOCAB, 1))], 0);
+        let before = run(&mut **executor, good.clone());
+        for (told, damage) in DAMAGES {
+            let mut bad = good.clone();
+            damage(&mut bad);
+            match executor.submit(bad) {
+                Err(StepError::Contract(text)) => assert!(text.contains(told), "`{text}` should say `{told}`"),
+                other => panic!("{told}: {other:?}"),
+            }
+        }
+        assert_eq!(bits(&run(&mut **executor, good)), bits(&before));
+    }
+}
+
+#[test]
+fn tickets_are_answered_once() {
+    let model = decoder(DType::Bf16);
+    let mut cpu = model.cpu();
+    let step = step(&cpu, &[(0, 0, &[1, 2])], 0);
+    let ticket = cpu.submit(step).expect("a good step");
+    assert!(matches!(cpu.poll(ticket), Ok(Some(_))));
+    assert!(matches!(cpu.poll(ticket), Err(StepError::Contract(_))));
+    assert!(matches!(cpu.poll(Ticket(77)), Err(StepError::Contract(_))));
+}
+
+#[test]
+fn rows_answer_as_they_were_asked() {
+    let model = decoder(DType::Bf16);
+    let mut cpu = model.cpu();
+    let mut step = step(&cpu, &[(0, 0, &[3, 1, 4, 1, 5])], 0);
+    let all = output(&mut cpu, step.clone());
+    let mut none = step.clone();
+    none.wanted.clear();
+    assert!(output(&mut cpu, none).tokens.is_empty(), "a prefill chunk may want nothing");
+    let greedy = Sampling::default();
+    step.wanted = vec![
+        WantedRow { row: 1, sampling: None, mask: None, logits: true },
+        WantedRow { row: 4, sampling: Some(greedy), mask: Some(vec![1 << 9, 0]), logits: false },
+    ];
+    let some = output(&mut cpu, step);
+    assert_eq!(some.logits, [all.logits[1].clone(), None]);
+    assert_eq!(some.tokens[0], None);
+    assert_eq!(some.tokens[1].as_ref().map(|t| t.id), Some(9));
+}
+
+proptest! {
+    /// Any numbers in any field: an answer or a refusal, never a panic.
+    #[test]
+    fn no_step_panics(
+        tokens in prop::collection::vec(-2i32..40, 0..9),
+        positions in prop::collection::vec(prop_oneof![-2i32..9, Just(i32::MAX), Just(i32::MIN)], 0..9),
+        consecutive in any::<bool>(),
+        sequences in prop::collection::vec((0usize..9, prop_oneof![0usize..9, Just(usize::MAX)], prop::collection::vec(0u32..30, 0..5)), 0..4),
+        translation in prop::collection::vec(prop::collection::vec(-2i32..900, 0..30), 0..3),
+        wanted in prop::collection::vec(0usize..9, 0..5),
+    ) {
+        thread_local!(static CPU: std::cell::RefCell<device::CpuExecutor> = std::cell::RefCell::new(decoder(DType::Bf16).cpu()));
+        let n = tokens.len();
+        let step = Step {
+            entry: "forward".to_owned(),
+            positions: if consecutive { (0..n as i32).collect() } else { positions },
+            tokens,
+            sequences: sequences.into_iter().map(|(start, len, pages)| engine::SequenceRows { start, len, pages }).collect(),
+            translation,
+            wanted: wanted.into_iter().map(|row| WantedRow { row, sampling: None, mask: None, logits: true }).collect(),
+        };
+        CPU.with_borrow_mut(|cpu| {
+            if let Ok(ticket) = cpu.submit(step) {
+                let _ = cpu.poll(ticket);
+            }
+        });
+    }
+}

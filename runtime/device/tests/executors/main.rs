@@ -1,0 +1,9 @@
+//! Executors against each other and against themselves, on small models built by hand and compiled by the real passes.
+
+mod build;
+mod contract;
+mod decoder;
+mod harness;
+mod invariance;
+mod operations;
+mod probes;
