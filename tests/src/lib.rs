@@ -3,6 +3,7 @@
 pub mod oracle;
 mod programs;
 pub mod safetensors_file;
+pub mod server;
 
 pub use programs::{Output, Programs};
 

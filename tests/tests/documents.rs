@@ -1,0 +1,99 @@
+//! Every command that a document shows is run: fenced `sh` blocks in order, `sh server` blocks in the background until
+//! the page ends. `sh tests` is README's test command, which runs this file.
+
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use suites::{Programs, root};
+
+struct Fence {
+    kind: String,
+    text: String,
+}
+
+fn fences(page: &str) -> Vec<Fence> {
+    let mut found = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(info) = line.strip_prefix("```sh") {
+            let text: Vec<&str> = lines.by_ref().take_while(|l| !l.starts_with("```")).collect();
+            found.push(Fence { kind: info.trim().to_owned(), text: text.join("\n") });
+        }
+    }
+    found
+}
+
+/// A shell and all it started, ended when dropped.
+struct Background(Child);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg("--").arg(format!("-{}", self.0.id())).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Port of `--port N` in a command.
+fn port(text: &str) -> u16 {
+    let after = text.split("--port ").nth(1).unwrap_or_else(|| panic!("a server command names its port: {text}"));
+    after.split_whitespace().next().and_then(|p| p.parse().ok()).expect("port")
+}
+
+fn start(text: &str) -> Background {
+    let port = port(text);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "something listens on port {port} already");
+    let mut child =
+        Command::new("bash").args(["-ec", text]).current_dir(root()).process_group(0).spawn().expect("bash starts");
+    // The first connection that is accepted says that the server is ready; the compiler may have to finish before.
+    loop {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return Background(child);
+        }
+        if let Some(status) = child.try_wait().expect("child") {
+            panic!("the server ended with {status}: {text}");
+        }
+        std::thread::yield_now();
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+    }
+}
+
+fn run_page(name: &str) -> usize {
+    let page = std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut servers = Vec::new();
+    let mut count = 0;
+    for fence in fences(&page) {
+        match fence.kind.as_str() {
+            "tests" => continue,
+            "server" => servers.push(start(&fence.text)),
+            "" => {
+                let done = Command::new("bash").args(["-ec", &fence.text]).current_dir(root()).output().expect("bash");
+                let text = String::from_utf8_lossy(&done.stderr);
+                assert!(
+                    done.status.success(),
+                    "{name}: {}\n{}\n{text}",
+                    fence.text,
+                    String::from_utf8_lossy(&done.stdout)
+                );
+            }
+            other => panic!("{name}: a fence of unknown kind `sh {other}`"),
+        }
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn every_command_in_a_document_runs() {
+    let _ = Programs::built();
+    let mut pages = vec!["README.md".to_owned(), "examples/README.md".to_owned()];
+    let mut docs: Vec<String> = std::fs::read_dir(root().join("docs"))
+        .expect("docs")
+        .flatten()
+        .map(|e| format!("docs/{}", e.file_name().to_string_lossy()))
+        .filter(|n| n.ends_with(".md"))
+        .collect();
+    docs.sort();
+    pages.extend(docs);
+    let count: usize = pages.iter().map(|p| run_page(p)).sum();
+    assert!(count >= 10, "only {count} commands were found");
+}
