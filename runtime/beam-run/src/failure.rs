@@ -38,6 +38,11 @@ impl Failure {
         Failure { exit: DEVICE, text: message.to_string() }
     }
 
+    /// Whoever read the output has closed it: an end without a result, and nobody's fault.
+    pub fn reader_gone() -> Self {
+        Failure { exit: 0, text: String::new() }
+    }
+
     /// A capability of the design that this build does not have.
     pub fn not_in_this_build(what: &str) -> Self {
         let text = format!("R0001: {what} is not in this build; README.md has the table of what is");
@@ -56,6 +61,9 @@ impl Failure {
 
     /// Writes the failure where its readers look: the error stream, and with `--json` the output stream too.
     pub fn print(&self, json: bool) {
+        if self.exit == 0 {
+            return;
+        }
         let (code, message) = self.parts();
         let head = code.map_or("error".to_owned(), |code| format!("error[{code}]"));
         let _ = writeln!(std::io::stderr(), "{head}: {message}");

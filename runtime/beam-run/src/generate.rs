@@ -170,7 +170,7 @@ fn write_out(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
-        // A closed pipe is the reader's decision; nothing is left to do.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::reader_gone()),
         Err(error) => {
             Err(Failure::output(format!("R0304: the output cannot be written: {error}; check where it goes")))
         }

@@ -24,7 +24,9 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
         (Some(seed), _) => return Weights::synthetic(&artifact.recipes, seed).map_err(Failure::input),
         (None, Some(model)) => model,
         (None, None) => {
-            return Err(Failure::input("R0101: neither `--model` nor `--synthetic` is given; name the model directory"));
+            return Err(Failure::input(
+                "R0101: neither `--model` nor `--synthetic` is given; name the model directory",
+            ));
         }
     };
     let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;

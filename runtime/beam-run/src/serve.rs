@@ -57,18 +57,17 @@ fn cannot_listen(address: &str, error: &std::io::Error) -> Failure {
     Failure::output(format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`"))
 }
 
+/// Says on the output stream where the server listens: whoever started it waits for this line.
 fn announce(args: &ServeArgs, name: &str, address: &str, context_tokens: usize, took: Duration) {
-    let seconds = took.as_secs_f64();
-    // A reader that has gone away misses nothing that matters.
-    let _ = if args.json {
-        let line = json!({"event": "ready", "url": format!("http://{address}"), "model": name, "context": context_tokens, "seconds": seconds});
-        writeln!(std::io::stdout(), "{line}")
+    let (url, seconds) = (format!("http://{address}"), took.as_secs_f64());
+    let line = if args.json {
+        json!({"event": "ready", "url": url, "model": name, "context": context_tokens, "seconds": seconds}).to_string()
     } else {
-        writeln!(
-            std::io::stderr(),
-            "serving {name} on http://{address}, context {context_tokens} tokens, ready after {seconds:.2} s"
-        )
+        format!("listening on {url} (model {name}, context {context_tokens} tokens, ready after {seconds:.2} s)")
     };
+    let mut out = std::io::stdout().lock();
+    // A reader that has gone away misses nothing that matters.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// The last part of the path, also of `.` and the like.

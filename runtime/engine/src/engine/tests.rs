@@ -1,3 +1,5 @@
+//! The engine over a toy executor: endings, failures, aborts, and answers that do not depend on company.
+
 use super::*;
 use crate::toy::{self, Toy, certain, facts, hashed};
 use crate::{FinishReason, Sampling, StepError, Usage};

@@ -1,3 +1,5 @@
+//! What each parameter does to the choice, and what cannot be chosen.
+
 use super::*;
 use proptest::prelude::*;
 

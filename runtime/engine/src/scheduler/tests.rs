@@ -1,3 +1,5 @@
+//! The scheduler alone: what each step holds, what is refused, what outputs do.
+
 use super::*;
 use crate::toy::facts;
 use crate::{SampledToken, Sampling};

@@ -1,3 +1,5 @@
+//! The template environment against what Jinja2 with the settings of chat templates writes.
+
 use super::*;
 use serde_json::{Value as Json, json};
 

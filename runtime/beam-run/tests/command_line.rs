@@ -1,0 +1,96 @@
+//! The command line without a model: help, exit codes, and errors that say what to do.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const COMMANDS: [&str; 10] =
+    ["serve", "generate", "score", "doctor", "selftest", "bench", "tune", "quantise", "parse", "grammar"];
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_beam-run")).args(args).output().unwrap()
+}
+
+/// Exit code, output stream, error stream.
+fn told(args: &[&str]) -> (i32, String, String) {
+    let output = run(args);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn every_command_has_help_with_an_example_and_json() {
+    for command in COMMANDS {
+        let (code, help, _) = told(&[command, "--help"]);
+        assert_eq!(code, 0, "{command}");
+        assert!(help.contains("Example") && help.contains("--json"), "{help}");
+    }
+    assert!(told(&["--help"]).1.contains("Exit codes"));
+}
+
+#[test]
+fn what_is_not_built_says_so() {
+    for command in ["selftest", "bench", "tune", "quantise", "parse", "grammar"] {
+        for args in [&[command][..], &[command, "model", "--out", "x"], &[command, "--json"]] {
+            let (code, _, error) = told(args);
+            assert_eq!(code, 3, "{error}");
+            assert!(error.starts_with("error[R0001]") && error.contains(command), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_usage() {
+    let all: [&[&str]; 7] = [
+        &[],
+        &["nothing"],
+        &["serve"],
+        &["serve", "artifact"],
+        &["serve", "artifact", "--model", "m", "--executor", "tape"],
+        &["generate", "artifact", "--model", "m", "--max-tokens", "3"],
+        &["generate", "artifact", "--model", "m", "--prompt", "a", "--tokens", "b", "--max-tokens", "3"],
+    ];
+    for args in all {
+        assert_eq!(told(args).0, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn wrong_input_is_named_and_never_a_backtrace() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("words.json"), r#"{"tokens": [["a"]]}"#).unwrap();
+    std::fs::write(path("tokens.json"), r#"{"tokens": [[1]]}"#).unwrap();
+    std::fs::write(path("manifest.json"), "{").unwrap();
+    let here = dir.path().to_str().unwrap();
+    let cases = [
+        (vec!["generate", "/nowhere", "--model", here, "--prompt", "a"], "A0101"),
+        (vec!["generate", here, "--model", here, "--prompt", "a"], "A0105"),
+        (vec!["generate", here, "--model", here, "--tokens", "/nowhere"], "R0202"),
+        (vec!["generate", here, "--synthetic", "1", "--prompt", "a"], "R0204"),
+        (vec!["serve", here, "--synthetic", "1"], "R0102"),
+    ];
+    for (mut args, code) in cases {
+        if args[0] == "generate" {
+            args.extend(["--max-tokens", "2"]);
+        }
+        args.push("--json");
+        let (exit, out, error) = told(&args);
+        assert_eq!(exit, 1, "{error}");
+        assert!(error.starts_with(&format!("error[{code}]: ")), "{args:?}: {error}");
+        assert!(!error.contains("backtrace") && !error.contains("panicked"), "{error}");
+        let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&json["ok"], &json["error"]["code"]), (&false.into(), &code.into()));
+    }
+    let words = path("words.json");
+    let (exit, _, error) = told(&["generate", here, "--model", here, "--tokens", &words, "--max-tokens", "2"]);
+    assert!(exit == 1 && error.contains("R0203") && error.contains("words.json"), "{error}");
+    assert!(Path::new(&words).exists());
+}
+
+#[test]
+fn doctor_reports_in_both_forms() {
+    let (code, text, _) = told(&["doctor"]);
+    assert!(code == 0 && text.contains("executors: cpu, interp"));
+    let json: serde_json::Value = serde_json::from_str(&told(&["doctor", "--json"]).1).unwrap();
+    assert_eq!(json["ok"], true);
+}
