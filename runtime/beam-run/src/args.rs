@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::score::ScoreArgs;
 use clap::{Args, Parser, Subcommand};
 use device::ExecutorKind;
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ pub enum Command {
     /// Continue a prompt, or lists of token ids, on the terminal.
     #[command(after_help = format!("Examples:\n  beam-run generate artifact --model examples/beam-nano --prompt \"def main\" --max-tokens 32\n  beam-run generate artifact --model examples/beam-nano --tokens prompts.json --max-tokens 32\n\nA file of tokens is {{\"tokens\": [[…], …]}}; the same form with the new ids of each list comes out.\n\n{EXIT_CODES}"))]
     Generate(GenerateArgs),
+    /// Write logits, losses or graph values of given token ids.
+    #[command(after_help = format!("Examples:\n  beam-run score artifact --model examples/beam-nano --tokens prompts.json --out logits.safetensors\n  beam-run score artifact --model DIR --tokens prompts.json --out values.safetensors --executor interp --trace map.json\n\n{EXIT_CODES}"))]
+    Score(ScoreArgs),
     /// Check every kernel of an artifact on this device (not in this build).
     #[command(after_help = format!("Example:\n  beam-run selftest artifact\n\n{EXIT_CODES}"))]
     Selftest(Later),

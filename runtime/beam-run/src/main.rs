@@ -5,6 +5,7 @@ mod doctor;
 mod failure;
 mod generate;
 mod model;
+mod score;
 mod serve;
 
 use args::{Cli, Command};
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let (json, outcome) = match &cli.command {
         Command::Serve(a) => (a.json, serve::serve(a)),
         Command::Generate(a) => (a.json, generate::generate(a)),
+        Command::Score(a) => (a.json, score::score(a)),
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
         Command::Selftest(a) => (a.json, Err(Failure::not_in_this_build("beam-run selftest"))),
         Command::Bench(a) => (a.json, Err(Failure::not_in_this_build("beam-run bench"))),

@@ -1,0 +1,255 @@
+//! `beam-run score`: logits, losses and graph values of given token ids.
+//!
+//! Every sequence runs alone, from an empty cache, in steps of the largest bucket. What is written is named
+//! `logits.{s}` or `nll.{s}` by the number of the sequence; traced values carry the map's names, with `.{s}`
+//! behind them if there are several sequences. An injected tensor is named like a traced one.
+
+mod files;
+mod losses;
+mod names;
+
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::model;
+use device::{Probe, Probed, Tensor, TensorData, pool_pages_for};
+use engine::{Executor, ExecutorFacts, SequenceRows, Step, StepError, WantedRow};
+use indexmap::IndexMap;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use losses::Losses;
+use names::Names;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Positions are binary32 numbers inside a model; from here on neighbours fall together.
+const POSITIONS_END: usize = 1 << 24;
+
+/// Arguments of `score`.
+#[derive(clap::Args)]
+pub struct ScoreArgs {
+    /// What runs.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// File of token ids: {"tokens": [[…], …]}.
+    #[arg(long, value_name = "FILE")]
+    pub tokens: PathBuf,
+    /// Safetensors file to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Position of the first token; nothing is cached before it.
+    #[arg(long, value_name = "P", default_value_t = 0)]
+    pub start: usize,
+    /// Write each token's loss given the tokens before it instead of logits; the first token's is 0.
+    #[arg(long)]
+    pub nll: bool,
+    /// Write graph values: a JSON file {"name": "graph value", …}; `{l}` on both sides stands for every layer that has the value, and a
+    /// list of graph values for the first of them that a layer has.
+    #[arg(long, value_name = "MAP")]
+    pub trace: Option<PathBuf>,
+    /// Put tensors in place of graph values: a safetensors file with names of the map, or of graph values.
+    #[arg(long, value_name = "FILE")]
+    pub inject: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command.
+pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
+    let sequences = files::read_tokens(&args.tokens)?;
+    let map = args.trace.as_deref().map(files::read_map).transpose()?;
+    let injected = args.inject.as_deref().map(files::read_tensors).transpose()?.unwrap_or_default();
+    let artifact = model::artifact(&args.model.artifact)?;
+    let weights = model::weights(&artifact, &args.model)?;
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+    if args.start.checked_add(longest).is_none_or(|end| end > POSITIONS_END) {
+        return Err(Failure::input(format!(
+            "R0406: {longest} tokens from position {} end beyond {POSITIONS_END}, where positions stop being distinct numbers; lower `--start`",
+            args.start
+        )));
+    }
+    // One page more than the tokens need, as the first position may stand anywhere in its page.
+    let page_tokens = artifact.plan.kv.iter().map(|kv| kv.page_tokens as usize).max().unwrap_or(1);
+    let pages = pool_pages_for(&artifact.plan, longest + page_tokens, 1);
+    let mut executor = device::load_probed(&artifact, &weights, args.model.executor, &pages).map_err(Failure::input)?;
+    let entry = artifact.plan.entries.first().map(|e| e.name.clone()).unwrap_or_default();
+    check_tokens(args, &sequences, executor.facts().vocab)?;
+    let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;
+    let run = Run { args, entry, names, page_tokens, several: sequences.len() > 1, bar: bar(&sequences) };
+    let mut per_sequence = run.probes(injected, sequences.len())?;
+    let mut out = IndexMap::new();
+    let mut summary = Vec::new();
+    for (s, tokens) in sequences.iter().enumerate() {
+        let inject = std::mem::take(&mut per_sequence[s]);
+        summary.push(run.sequence(executor.as_mut(), s, tokens, inject, &mut out)?);
+    }
+    run.bar.finish_and_clear();
+    files::write_tensors(&args.out, &out)?;
+    report(args, &out, &summary);
+    Ok(())
+}
+
+fn check_tokens(args: &ScoreArgs, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
+    for (s, tokens) in sequences.iter().enumerate() {
+        if let Some((i, token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= vocab) {
+            return Err(Failure::input(format!(
+                "R0407: `{}` has token {token} at place {i} of sequence {s}, the model knows 0 to {}; use the model's own tokenizer",
+                args.tokens.display(),
+                vocab.saturating_sub(1)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn bar(sequences: &[Vec<i32>]) -> ProgressBar {
+    let total = sequences.iter().map(|s| s.len() as u64).sum();
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template("scoring {bar:40} {pos}/{len} tokens {per_sec}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn report(args: &ScoreArgs, out: &IndexMap<String, Tensor>, summary: &[serde_json::Value]) {
+    if args.json {
+        let tensors: Vec<_> = out.iter().map(|(name, t)| json!({"name": name, "shape": t.shape})).collect();
+        let body = json!({"ok": true, "out": args.out, "sequences": summary, "tensors": tensors});
+        println!("{body:#}");
+    } else {
+        for (s, of) in summary.iter().enumerate() {
+            let loss = of["mean_nll"].as_f64().map_or(String::new(), |x| format!(", mean loss {x:.6} nats"));
+            println!("sequence {s}: {} tokens{loss}", of["tokens"]);
+        }
+        println!("{}: {} tensors", args.out.display(), out.len());
+    }
+}
+
+/// What all sequences share.
+struct Run<'a> {
+    args: &'a ScoreArgs,
+    entry: String,
+    names: Names,
+    page_tokens: usize,
+    several: bool,
+    bar: ProgressBar,
+}
+
+impl Run<'_> {
+    /// The name in a file of a value of a sequence.
+    fn file_name(&self, name: &str, s: usize) -> String {
+        if self.several { format!("{name}.{s}") } else { name.to_owned() }
+    }
+
+    /// Injected tensors by sequence and graph name.
+    fn probes(
+        &self,
+        injected: IndexMap<String, Tensor>,
+        sequences: usize,
+    ) -> Result<Vec<IndexMap<String, Tensor>>, Failure> {
+        let mut out = vec![IndexMap::new(); sequences];
+        for (file_name, tensor) in injected {
+            let found = (0..sequences).find_map(|s| {
+                let name = if self.several { file_name.strip_suffix(&format!(".{s}"))? } else { &file_name };
+                Some((s, self.names.graph_name(name)?))
+            });
+            let Some((s, graph_name)) = found else {
+                let suffix = if self.several { " with `.0`, `.1`, … behind it for each sequence" } else { "" };
+                return Err(Failure::input(format!(
+                    "R0408: tensor `{file_name}` is to be injected, but is no name of the map and no graph value; the nearest is `{}`{suffix}",
+                    self.names.nearest(&file_name)
+                )));
+            };
+            out[s].insert(graph_name.to_owned(), tensor);
+        }
+        Ok(out)
+    }
+
+    /// Scores one sequence and adds its tensors to `out`.
+    fn sequence(
+        &self,
+        executor: &mut dyn Probed,
+        s: usize,
+        tokens: &[i32],
+        inject: IndexMap<String, Tensor>,
+        out: &mut IndexMap<String, Tensor>,
+    ) -> Result<serde_json::Value, Failure> {
+        let probe = Probe { trace: self.names.traced(), inject, start: self.args.start };
+        executor.set_probe(probe).map_err(Failure::input)?;
+        let vocab = executor.facts().vocab;
+        let chunk = executor.facts().max_tokens.min(executor.facts().max_wanted).max(1);
+        let mut logits = Vec::new();
+        let mut losses = Losses::default();
+        for (i, part) in tokens.chunks(chunk).enumerate() {
+            let first = i * chunk;
+            let step = self.step(executor.facts(), first, part);
+            let rows = run_step(executor, step)?;
+            for (place, row) in rows.iter().enumerate() {
+                if self.args.nll {
+                    losses.row(row, tokens.get(first + place + 1).copied());
+                } else {
+                    logits.extend_from_slice(row);
+                }
+            }
+            self.bar.inc(part.len() as u64);
+        }
+        let mut mean = None;
+        if self.args.nll {
+            let values = losses.finish(tokens.len());
+            mean = Some(values.iter().map(|x| f64::from(*x)).sum::<f64>() / (tokens.len().max(2) - 1) as f64);
+            out.insert(format!("nll.{s}"), Tensor { shape: vec![tokens.len()], data: TensorData::F32(values) });
+        } else {
+            let tensor = Tensor { shape: vec![tokens.len(), vocab], data: TensorData::F32(logits) };
+            out.insert(format!("logits.{s}"), tensor);
+        }
+        let traced = executor.take_trace();
+        for (name, graph_name) in self.names.pairs() {
+            // One graph value may have several names in the map.
+            match traced.get(graph_name) {
+                Some(tensor) => out.insert(self.file_name(name, s), tensor.clone()),
+                None if tokens.is_empty() => None,
+                None => {
+                    return Err(Failure::input(format!(
+                        "R0409: `{graph_name}` took no value in any step of sequence {s}; trace what uses it"
+                    )));
+                }
+            };
+        }
+        Ok(json!({"tokens": tokens.len(), "mean_nll": mean}))
+    }
+
+    /// The step of some tokens; `first` counts from the sequence's first.
+    fn step(&self, facts: &ExecutorFacts, first: usize, tokens: &[i32]) -> Step {
+        let before = self.args.start / self.page_tokens;
+        let end = self.args.start + first + tokens.len();
+        let pages = end.div_ceil(self.page_tokens);
+        // Virtual page 0 stands for everything before the first position and has no memory.
+        let table: Vec<i32> = (0..=pages.saturating_sub(before) as i32).map(|p| if p == 0 { -1 } else { p }).collect();
+        let wanted = |row| WantedRow { row, sampling: None, mask: None, logits: true };
+        Step {
+            entry: self.entry.clone(),
+            tokens: tokens.to_vec(),
+            positions: (0..tokens.len()).map(|i| (self.args.start + first + i) as i32).collect(),
+            sequences: vec![SequenceRows {
+                start: 0,
+                len: tokens.len(),
+                pages: (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
+            }],
+            translation: vec![table; facts.kv.len()],
+            wanted: (0..tokens.len()).map(wanted).collect(),
+        }
+    }
+}
+
+fn run_step(executor: &mut dyn Probed, step: Step) -> Result<Vec<Vec<f32>>, Failure> {
+    let fault = |e: StepError| match e {
+        StepError::Contract(_) => Failure::input(e),
+        StepError::Device(_) => Failure::device(e),
+    };
+    let ticket = executor.submit(step).map_err(fault)?;
+    loop {
+        if let Some(output) = executor.poll(ticket).map_err(fault)? {
+            return Ok(output.logits.into_iter().flatten().collect());
+        }
+        std::thread::yield_now();
+    }
+}
