@@ -16,7 +16,7 @@
 //! needed instead of crossing. (5) An output that would only name an input or a leaf is rounded to the format it has,
 //! which copies it, so that every output has an operation that makes it.
 //! Kind: `Exact`.
-//! Tests: below, and `tests/small_models.rs`.
+//! Tests: `flatten_tests.rs`, and `tests/small_models.rs`.
 
 use crate::classify_layers::{LayerClass, classify};
 use crate::error::defect;
@@ -313,3 +313,7 @@ fn depends_on(graph: &Graph, on: Option<ValueId>) -> HashSet<ValueId> {
     }
     set
 }
+
+#[cfg(test)]
+#[path = "flatten_tests.rs"]
+mod tests;

@@ -231,7 +231,7 @@ impl Reader<'_> {
             toml::Value::String(word) if word == "one" => (RowsPerSequence::One, tokens),
             toml::Value::String(word) if word == "ragged" => (RowsPerSequence::Ragged, tokens),
             toml::Value::Integer(n) => match u64::try_from(*n) {
-                Ok(n) if n > 0 && tokens % n == 0 => (RowsPerSequence::Block(n), tokens / n),
+                Ok(n) if n > 0 && tokens.is_multiple_of(n) => (RowsPerSequence::Block(n), tokens / n),
                 _ => {
                     let message = format!("a bucket of {tokens} tokens has {n} rows per sequence");
                     return Err(self.error(message, "make tokens a multiple of the rows"));

@@ -138,15 +138,15 @@ fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
     let mut lacks = Vec::new();
     for id in class.graph.ids() {
         match &class.graph.node(id).op {
-            Op::Weight(WeightRef::Layer(name)) => {
-                if !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w)) {
-                    lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
-                }
+            Op::Weight(WeightRef::Layer(name))
+                if !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w)) =>
+            {
+                lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
             }
-            Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. } => {
-                if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) {
-                    lacks.push(format!("keeps no rows of cache `{name}`, which `{}` uses", class.name));
-                }
+            Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. }
+                if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) =>
+            {
+                lacks.push(format!("keeps no rows of cache `{name}`, which `{}` uses", class.name));
             }
             _ => {}
         }

@@ -18,6 +18,8 @@ pub(super) fn verify(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<Veri
         let place = format!("kv {}", layout.kind);
         let same = layout.layers == kind.layers && layout.window == kind.window;
         report.check(same, CODE, &place, || "layers or window are not those of the model".to_owned());
+        let bytes = layout.page_stride.checked_mul(layout.dtype.bytes() as u64);
+        report.check(bytes.is_some(), CODE, &place, || "a page is larger than any memory".to_owned());
         report
             .check(keeps_apart(layout), CODE, &place, || "its strides let elements of a page share memory".to_owned());
     }
@@ -94,7 +96,7 @@ fn verify_bucket(plan: &BucketPlan, entry: &KernelEntry, report: &mut Report) {
 }
 
 fn fits_arena(buffer: &Buffer, plan: &BucketPlan, place: &str, report: &mut Report) {
-    report.check(buffer.offset_bytes % 64 == 0, CODE, place, || {
+    report.check(buffer.offset_bytes.is_multiple_of(64), CODE, place, || {
         format!("starts at {}, no multiple of 64", buffer.offset_bytes)
     });
     report.check(end(buffer) <= plan.arena_bytes, CODE, place, || {

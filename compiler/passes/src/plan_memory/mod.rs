@@ -14,7 +14,7 @@
 //! on, save the making operation itself where it is element-wise; otherwise it is moved there at the end of the program.
 //! (4) Places are multiples of 64 bytes.
 //! Kind: `Exact`.
-//! Tests: below, `ir::verify_plan` on every plan, and `tests/small_models.rs`.
+//! Tests: `tests.rs` here, `ir::verify_plan` on every plan, and `tests/damaged_plans.rs`.
 
 mod kv;
 mod lifetimes;

@@ -8,6 +8,12 @@ use indexmap::IndexMap;
 use ir::{Bucket, Buffer, Graph, KernelGraph, Launch, Place, Program, Type, ValueId};
 use std::collections::HashMap;
 
+/// Values made in a shared place, by its name.
+type InPlace = HashMap<ValueId, String>;
+
+/// Values moved to a shared place, with its name, in order.
+type Moves = Vec<(ValueId, String)>;
+
 /// The program and the first byte behind what it uses.
 pub(super) fn plan(
     kernel_graph: &KernelGraph,
@@ -50,14 +56,11 @@ pub(super) fn plan(
 
 /// Decides for every output whether it is made in its shared place or moved there, and makes moved values live to the
 /// end. Returns the roots that are made in place, with the shared name, and the moves in an order that loses nothing.
-fn outputs(
-    graph: &Graph,
-    lifetimes: &mut Lifetimes,
-) -> Result<(HashMap<ValueId, String>, Vec<(ValueId, String)>), PassError> {
+fn outputs(graph: &Graph, lifetimes: &mut Lifetimes) -> Result<(InPlace, Moves), PassError> {
     let end = lifetimes.end();
     let input = |name: &str| graph.inputs.iter().copied().find(|v| graph.input_name(*v) == Some(name));
-    let mut in_place: HashMap<ValueId, String> = HashMap::new();
-    let mut moves: Vec<(ValueId, String)> = Vec::new();
+    let mut in_place = InPlace::new();
+    let mut moves = Moves::new();
     // An output that is an input, or a view of one, is read at the end; this has to be known before anything is placed.
     let mut open = Vec::new();
     for (name, value) in &graph.outputs {
@@ -99,11 +102,7 @@ fn old_content_is_free(graph: &Graph, lifetimes: &Lifetimes, old: ValueId, root:
 }
 
 /// Moves ordered so that a shared value is overwritten only after it was moved elsewhere itself.
-fn ordered(
-    graph: &Graph,
-    lifetimes: &Lifetimes,
-    mut moves: Vec<(ValueId, String)>,
-) -> Result<Vec<(ValueId, String)>, PassError> {
+fn ordered(graph: &Graph, lifetimes: &Lifetimes, mut moves: Moves) -> Result<Moves, PassError> {
     let mut done = Vec::new();
     while !moves.is_empty() {
         let reads = |value: ValueId, name: &str| graph.input_name(lifetimes.root(value)) == Some(name);
@@ -122,7 +121,7 @@ fn local_places(
     graph: &Graph,
     bucket: &Bucket,
     lifetimes: &Lifetimes,
-    in_place: &HashMap<ValueId, String>,
+    in_place: &InPlace,
     base: u64,
 ) -> Result<(HashMap<ValueId, Buffer>, u64), PassError> {
     let mut places: HashMap<ValueId, Buffer> = HashMap::new();

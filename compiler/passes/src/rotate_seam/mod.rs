@@ -24,7 +24,7 @@
 //!
 //! Kind: `Exact`: the same operations run on the same operands; only the graph that holds them changes. The final norm
 //! runs on all rows instead of the wanted ones, which changes no row's bits.
-//! Tests: below, and `tests/small_models.rs`.
+//! Tests: `tests.rs` here, and `tests/small_models.rs`.
 
 mod apply;
 mod head;
