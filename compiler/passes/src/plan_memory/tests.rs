@@ -176,8 +176,11 @@ fn random_graph(names: &[&str], outputs: &[&str], choices: &[u8]) -> Graph {
     for (i, name) in outputs.iter().enumerate() {
         // Mostly late values, and now and then an input: passed through or exchanged by an operation.
         let choice = choices.get(i).copied().unwrap_or(0) as usize;
-        let at =
-            if choice % 4 == 0 { choice / 4 % values.len() } else { values.len() - 1 - choice % values.len().min(4) };
+        let at = if choice.is_multiple_of(4) {
+            choice / 4 % values.len()
+        } else {
+            values.len() - 1 - choice % values.len().min(4)
+        };
         let mut value = values[at];
         let node = builder.graph().node(value);
         let unchanged = matches!(&node.op, Op::Input(n) if n == name);
