@@ -8,7 +8,7 @@ use crate::{TextError, Tokenizer};
 
 /// Tokens that are decoded again as context of the next one. An unfinished character spans at most three.
 const CONTEXT_TOKENS: usize = 4;
-/// The window is cut back to its context at this length, even if its tail never becomes whole.
+/// From this length on the window is cut back even if its tail never becomes whole.
 const WINDOW_TOKENS: usize = 16;
 /// A character of four bytes lacks at most its last one: so many U+FFFD can stand for its beginning.
 const WAITING_CHARS: usize = 3;
@@ -35,13 +35,31 @@ impl Detokenizer {
         let whole = whole(&text);
         let new = text.get(self.given..whole).unwrap_or_default().to_owned();
         self.given = self.given.max(whole);
-        let settled = whole == text.len() && self.window.len() > CONTEXT_TOKENS;
-        if settled || self.window.len() >= WINDOW_TOKENS {
+        if whole == text.len() && self.window.len() > CONTEXT_TOKENS {
+            // All is given: the context's own text counts as given, whatever neighbours it has lost.
             self.window.drain(..self.window.len() - CONTEXT_TOKENS);
-            let context = tokenizer.decode(&self.window, self.skip_special)?;
-            self.given = self::whole(&context);
+            self.given = tokenizer.decode(&self.window, self.skip_special)?.len();
+        } else if self.window.len() >= WINDOW_TOKENS {
+            self.cut(tokenizer, &text)?;
         }
         Ok(new)
+    }
+
+    /// Shortens a window whose tail does not become whole, at a place where the two sides decode to the same text
+    /// apart as together, so that no character spans it. If there is none, the window grows.
+    fn cut(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
+        for at in (1..=self.window.len() - CONTEXT_TOKENS).rev() {
+            let (before, after) = self.window.split_at(at);
+            let before = tokenizer.decode(before, self.skip_special)?;
+            if before.len() <= self.given
+                && text.strip_prefix(&before) == Some(&tokenizer.decode(after, self.skip_special)?)
+            {
+                self.window.drain(..at);
+                self.given -= before.len();
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The rest, at the end of the answer: a character that was never finished comes out as U+FFFD.

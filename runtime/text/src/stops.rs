@@ -54,6 +54,7 @@ impl StopStrings {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, Option<String>) {
         let mut search = StopStrings::new(stops.iter().map(|s| s.to_string()).collect());
@@ -87,6 +88,7 @@ mod tests {
     }
 
     proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, rng_seed: RngSeed::Fixed(7), ..Default::default() })]
         #[test]
         fn cuts_do_not_matter(text in "[abé]{0,20}", stops in proptest::collection::vec("[abé]{1,4}", 0..4), cuts: [bool; 20]) {
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
