@@ -11,6 +11,7 @@ use crate::cache::{Pool, Side};
 use crate::contract::{Rows, first_visible};
 use crate::view::{Target, View};
 use ir::{KvLayout, Mask};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -19,6 +20,9 @@ const BLOCK: usize = 256;
 
 /// Query rows that share the loading of a block.
 const TILE: usize = 16;
+
+/// Keys, or elements of a head, whose totals are carried together.
+const LANES: usize = 32;
 
 /// An attention kernel.
 #[derive(Debug)]
@@ -149,6 +153,7 @@ impl Job<'_> {
         let group = heads * width;
         let from = rows.clone().map(|r| self.visible(r).start).min().unwrap_or(0);
         let to = rows.clone().map(|r| self.visible(r).end).max().unwrap_or(0);
+        let arch = pulp::Arch::new();
         let mut carried = vec![Carried { max: f32::NEG_INFINITY, sum: 0.0 }; rows.len() * heads];
         for (i, row) in rows.clone().enumerate() {
             out[i * stride + at..i * stride + at + group].fill(0.0);
@@ -164,12 +169,19 @@ impl Job<'_> {
                 if keys.is_empty() {
                     continue;
                 }
-                let keys = (keys.start - loaded.start) * width..(keys.end - loaded.start) * width;
+                let first = keys.start - loaded.start;
                 for h in 0..heads {
-                    let q = &scratch.q[i * group + h * width..][..width];
-                    let out = &mut out[i * stride + at + h * width..][..width];
-                    let (k, v) = (&scratch.k[keys.clone()], &scratch.v[keys.clone()]);
-                    block_step(q, k, v, self.scale, &mut carried[i * heads + h], out, &mut scratch.scores);
+                    let block = Block {
+                        q: &scratch.q[i * group + h * width..][..width],
+                        k: &scratch.k[first..],
+                        v: &scratch.v[first * width..][..keys.len() * width],
+                        keys: keys.len(),
+                        scale: self.scale,
+                        carried: &mut carried[i * heads + h],
+                        out: &mut out[i * stride + at + h * width..][..width],
+                        scores: &mut scratch.scores,
+                    };
+                    arch.dispatch(block);
                 }
             }
         }
@@ -189,7 +201,12 @@ impl Job<'_> {
             let count = (page_tokens - token).min(positions.end - position);
             let page = pages.get(position / page_tokens);
             let at = (position - positions.start) * self.kernel.width;
-            self.pool.load(page, self.slot, token, count, head, Side::Key, &mut scratch.k[at..]);
+            let width = self.kernel.width;
+            let rows = &mut scratch.rows[..count.min(BLOCK) * width];
+            self.pool.load(page, self.slot, token, count, head, Side::Key, rows);
+            for (j, key) in rows.chunks_exact(width).enumerate() {
+                key.iter().enumerate().for_each(|(e, x)| scratch.k[e * BLOCK + position - positions.start + j] = *x);
+            }
             self.pool.load(page, self.slot, token, count, head, Side::Value, &mut scratch.v[at..]);
             position += count;
         }
@@ -197,8 +214,11 @@ impl Job<'_> {
 }
 
 struct Scratch {
+    /// See [`Block::k`].
     k: Vec<f32>,
     v: Vec<f32>,
+    /// Keys of a page before they are laid out.
+    rows: Vec<f32>,
     q: Vec<f32>,
     wide: Vec<f32>,
     scores: [f32; BLOCK],
@@ -207,8 +227,9 @@ struct Scratch {
 impl Scratch {
     fn new(width: usize, group: usize) -> Scratch {
         Scratch {
-            k: vec![0.0; BLOCK * width],
+            k: vec![0.0; BLOCK * width + LANES],
             v: vec![0.0; BLOCK * width],
+            rows: vec![0.0; BLOCK * width],
             q: vec![0.0; TILE * group],
             wide: vec![0.0; group],
             scores: [0.0; BLOCK],
@@ -217,45 +238,60 @@ impl Scratch {
 }
 
 /// One block of keys for one query head.
-fn block_step(
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
+struct Block<'a> {
+    q: &'a [f32],
+    /// Keys, element by element: element e of key j at `e * BLOCK + j`. At least [`LANES`] numbers follow the last key.
+    k: &'a [f32],
+    /// Values, key by key.
+    v: &'a [f32],
+    keys: usize,
     scale: f32,
-    carried: &mut Carried,
-    out: &mut [f32],
-    scores: &mut [f32; BLOCK],
-) {
-    let width = q.len();
-    let mut max = carried.max;
-    for (score, k) in scores.iter_mut().zip(k.chunks_exact(width)) {
-        *score = dot(q, k) * scale;
-        max = numerics::max_f32(max, *score);
-    }
-    let kept = numerics::exp(carried.max - max);
-    let mut sum = carried.sum * kept;
-    out.iter_mut().for_each(|x| *x *= kept);
-    for (score, v) in scores.iter().zip(v.chunks_exact(width)) {
-        let p = numerics::exp(*score - max);
-        sum += p;
-        out.iter_mut().zip(v).for_each(|(x, v)| *x += p * v);
-    }
-    *carried = Carried { max, sum };
+    carried: &'a mut Carried,
+    out: &'a mut [f32],
+    scores: &'a mut [f32],
 }
 
-/// Eight running totals over elements congruent modulo 8, then pairwise.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 8;
-    let mut totals = [0.0; LANES];
-    let (a8, b8) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let (a_rest, b_rest) = (a8.remainder(), b8.remainder());
-    for (a, b) in a8.zip(b8) {
-        for lane in 0..LANES {
-            totals[lane] += a[lane] * b[lane];
+impl WithSimd for Block<'_> {
+    type Output = ();
+
+    /// Plain loops; being here lets the compiler use this machine's vectors, which changes no bit of them.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Block { q, k, v, keys, scale, carried, out, scores } = self;
+        let scores = &mut scores[..keys.next_multiple_of(LANES)];
+        for (g, scores) in scores.chunks_exact_mut(LANES).enumerate() {
+            let mut totals = [0f32; LANES];
+            for (e, q) in q.iter().enumerate() {
+                let k = &k[e * BLOCK + g * LANES..][..LANES];
+                (0..LANES).for_each(|i| totals[i] += *q * k[i]);
+            }
+            (0..LANES).for_each(|i| scores[i] = totals[i] * scale);
         }
+        let scores = &mut scores[..keys];
+        let max = scores.iter().fold(carried.max, |max, score| numerics::max_f32(max, *score));
+        scores.iter_mut().for_each(|score| *score = numerics::exp(*score - max));
+        let kept = numerics::exp(carried.max - max);
+        let sum = scores.iter().fold(carried.sum * kept, |sum, p| sum + p);
+        *carried = Carried { max, sum };
+        weigh::<LANES>(scores, v, kept, out);
     }
-    for (total, (a, b)) in totals.iter_mut().zip(a_rest.iter().zip(b_rest)) {
-        *total += a * b;
+}
+
+/// `out = out * kept + Σ p v`, keys in ascending order; as many elements of the head at once as stay in registers.
+#[inline(always)]
+fn weigh<const N: usize>(weights: &[f32], v: &[f32], kept: f32, out: &mut [f32]) {
+    let width = out.len();
+    let (whole, rest) = out.as_chunks_mut::<N>();
+    let rest_at = whole.len() * N;
+    for (g, out) in whole.iter_mut().enumerate() {
+        let mut totals: [f32; N] = std::array::from_fn(|i| out[i] * kept);
+        for (p, v) in weights.iter().zip(v.chunks_exact(width)) {
+            let v = &v[g * N..(g + 1) * N];
+            (0..N).for_each(|i| totals[i] += *p * v[i]);
+        }
+        *out = totals;
     }
-    ((totals[0] + totals[1]) + (totals[2] + totals[3])) + ((totals[4] + totals[5]) + (totals[6] + totals[7]))
+    for (e, out) in rest.iter_mut().enumerate() {
+        *out = weights.iter().zip(v.chunks_exact(width)).fold(*out * kept, |sum, (p, v)| sum + *p * v[rest_at + e]);
+    }
 }

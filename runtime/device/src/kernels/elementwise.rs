@@ -4,6 +4,7 @@ use super::nest::{Along, Nest, Shape, lengths, strides_along};
 use super::over_rows;
 use crate::view::{Target, View};
 use ir::{Binary, Unary};
+use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// What is computed.
@@ -107,6 +108,7 @@ impl Elementwise {
         if self.integers(views) {
             return self.run_of_integers(views, offsets, out, range);
         }
+        let arch = pulp::Arch::new();
         let [a, b, c] = &mut scratch.operands;
         for start in (0..range.len()).step_by(BLOCK) {
             let n = BLOCK.min(range.len() - start);
@@ -117,9 +119,9 @@ impl Elementwise {
             ];
             let at = range.start + start;
             if let Target::F32(x) = out {
-                apply(self.function, lanes, &mut x[at..at + n]);
+                arch.dispatch(Apply { function: self.function, lanes, out: &mut x[at..at + n] });
             } else {
-                apply(self.function, lanes, &mut scratch.result[..n]);
+                arch.dispatch(Apply { function: self.function, lanes, out: &mut scratch.result[..n] });
                 out.put(at, &scratch.result[..n]);
             }
         }
@@ -161,6 +163,7 @@ fn lane<'s>(along: Along, view: View<'s>, at: usize, start: usize, n: usize, scr
     }
 }
 
+#[inline(always)]
 fn unary(x: Lane<'_>, out: &mut [f32], f: impl Fn(f32) -> f32) {
     match x {
         Lane::Each(x) => out.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x)),
@@ -168,6 +171,7 @@ fn unary(x: Lane<'_>, out: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
+#[inline(always)]
 fn binary(a: Lane<'_>, b: Lane<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (a, b) {
         (Lane::Each(a), Lane::Each(b)) => out.iter_mut().zip(a).zip(b).for_each(|((o, a), b)| *o = f(*a, *b)),
@@ -177,6 +181,7 @@ fn binary(a: Lane<'_>, b: Lane<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32
     }
 }
 
+#[inline(always)]
 fn ternary(a: Lane<'_>, b: Lane<'_>, c: Lane<'_>, out: &mut [f32], f: impl Fn(f32, f32, f32) -> f32) {
     let get = |lane: Lane<'_>, i: usize| match lane {
         Lane::Each(x) => x[i],
@@ -187,10 +192,29 @@ fn ternary(a: Lane<'_>, b: Lane<'_>, c: Lane<'_>, out: &mut [f32], f: impl Fn(f3
     }
 }
 
+#[inline(always)]
 fn truth(b: bool) -> f32 {
     f32::from(u8::from(b))
 }
 
+/// A function along a block.
+struct Apply<'a> {
+    function: Function,
+    lanes: [Lane<'a>; 3],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Apply<'_> {
+    type Output = ();
+
+    /// Plain loops; being here lets the compiler use this machine's vectors, which changes no bit of them.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        apply(self.function, self.lanes, self.out);
+    }
+}
+
+#[inline(always)]
 fn apply(function: Function, [a, b, c]: [Lane<'_>; 3], out: &mut [f32]) {
     match function {
         Function::Round => unary(a, out, |x| x),
