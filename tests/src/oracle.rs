@@ -32,6 +32,8 @@ enum Limit {
     Close(f64, f64),
     /// Largest absolute difference.
     Within(f64),
+    /// Share of elements that differ by less than one part in a million: f32 functions of equal bf16 values.
+    Same(f64),
 }
 
 /// A stage: its recorded inputs (map name suffix → fixture name suffix) and outputs.
@@ -196,13 +198,15 @@ impl Oracle {
         );
         if let Some(ids) = golden.get("forced.input_ids") {
             let forced = self.score(target, "cpu", &ids.data, &[]);
-            self.logits(
-                &what,
-                "logits with forced continuation",
-                &forced["logits.0"],
-                &golden["forced.logits"],
-                limits,
-            );
+            // Where two choices of experts nearly tie, rounding decides, and every later row sees another history.
+            let margins = &golden["forced.route_margin"].data;
+            let firm = margins.iter().take_while(|m| **m >= FIRM_MARGIN || !narrow(file)).count();
+            let part = |n: &Numbers| {
+                let width = n.shape[1];
+                Numbers { shape: vec![firm, width], data: n.data[..firm * width].to_vec() }
+            };
+            let stage = format!("logits with forced continuation, {firm} of {} rows", ids.data.len());
+            self.logits(&what, &stage, &part(&forced["logits.0"]), &part(&golden["forced.logits"]), limits);
         }
     }
 
@@ -353,12 +357,7 @@ impl Oracle {
         self.compare(executor, "embedding, input norms, final norm", &pairs, NORM);
         let inject = [(format!("layers.{last}.next"), golden["final_norm"].clone())].into();
         let out = self.injected(executor, golden, &inject);
-        self.compare(
-            executor,
-            "head: product, cap",
-            &[(&out["logits.0"], &golden["logits"])],
-            Limit::Equal(0.99, u32::MAX),
-        );
+        self.compare(executor, "head: product, cap", &[(&out["logits.0"], &golden["logits"])], Limit::Same(0.99));
     }
 
     fn staged_routing(&mut self, executor: &str, golden: &BTreeMap<String, Numbers>, layers: &[usize]) {
@@ -385,13 +384,14 @@ impl Oracle {
     }
 
     fn compare(&mut self, executor: &str, stage: &str, pairs: &[(&Numbers, &Numbers)], limit: Limit) {
-        let (mut total, mut equal, mut steps) = (0usize, 0usize, 0u32);
+        let (mut total, mut equal, mut same, mut steps) = (0usize, 0usize, 0usize, 0u32);
         let (mut square, mut norm, mut max, mut size) = (0f64, 0f64, 0f64, 0f64);
         for (ours, golden) in pairs {
             assert_eq!(ours.data.len(), golden.data.len(), "{stage}: shapes {:?} and {:?}", ours.shape, golden.shape);
             for (a, b) in ours.data.iter().zip(&golden.data) {
                 total += 1;
                 equal += usize::from(a == b);
+                same += usize::from((a - b).abs() <= 1e-6 * b.abs());
                 steps = steps.max(bf16_steps(*a, *b));
                 let d = f64::from(a - b).abs();
                 square += d * d;
@@ -405,13 +405,14 @@ impl Oracle {
         let (found, allowed, holds) = match limit {
             Limit::Equal(least, most) => (
                 format!("{:.3} % equal, {steps} steps at most", 100.0 * share),
-                if most == u32::MAX {
-                    format!("{:.1} %", 100.0 * least)
-                } else {
-                    format!("{:.1} %, {most}", 100.0 * least)
-                },
+                format!("{:.1} %, {most}", 100.0 * least),
                 share >= least && steps <= most,
             ),
+            Limit::Same(least) => {
+                let share = same as f64 / total.max(1) as f64;
+                let found = format!("{:.3} % equal to one part in a million", 100.0 * share);
+                (found, format!("{:.1} %", 100.0 * least), share >= least)
+            }
             Limit::Close(r, m) => (
                 format!("relative rms {rms:.1e}, max {:.1e} of the largest", max / size),
                 format!("{r:.0e}, {m:.1e}"),
@@ -437,6 +438,13 @@ const F32: Limits = Limits { max: 5e-4, rms: 5e-4, cosine: 0.999, hidden: 1e-4 }
 
 /// Two bf16 implementations of a random network.
 const BF16: Limits = Limits { max: 2.0, rms: 0.4, cosine: 0.998, hidden: 0.3 };
+
+/// Margin of the expert choice below which bf16 noise may change it (the fixtures' own advice).
+const FIRM_MARGIN: f32 = 0.02;
+
+fn narrow(file: &str) -> bool {
+    !file.ends_with("f32")
+}
 
 fn map_path() -> String {
     root().join("tests/oracle/beam.json").display().to_string()

@@ -16,6 +16,7 @@ fn find(code: &str) -> Option<(String, String)> {
         .map(|c| (c.title.to_owned(), c.text.to_owned()))
         .or_else(|| titled(passes::explain(&code)))
         .or_else(|| titled(targets::explain(&code)))
+        .or_else(|| titled(ir::explain(&code)))
         .or_else(|| artifact::explain(&code).map(|text| (String::new(), text.to_owned())))
         .or_else(|| plain(&failure::CODES))
 }

@@ -132,6 +132,15 @@ impl Graph {
         None
     }
 
+    /// The same graph with every operation replaced by what `f` makes of its node; types and operands stay.
+    pub fn map_ops(&self, mut f: impl FnMut(&Node) -> Op) -> Graph {
+        let mut graph = self.clone();
+        for node in graph.inner.node_weights_mut() {
+            node.op = f(node);
+        }
+        graph
+    }
+
     /// Name of an input node.
     pub fn input_name(&self, id: ValueId) -> Option<&str> {
         match &self.node(id).op {

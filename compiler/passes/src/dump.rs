@@ -1,6 +1,6 @@
 //! Any level of a compilation as text, for `beamc dump`.
 
-use crate::{PassError, lower, plan, to_kernels};
+use crate::{PassError, lower, plan, refine, to_kernels};
 use ir::{KernelModule, Model, Module, Plan};
 use std::str::FromStr;
 use targets::Target;
@@ -48,7 +48,7 @@ pub struct Stages {
 impl Stages {
     /// Compiles a model for a target and keeps every level.
     pub fn compile(model: Model, target: &Target) -> Result<Stages, PassError> {
-        let module = lower(&model)?.module;
+        let module = refine(&lower(&model)?.module, target)?;
         let kernels = to_kernels(&module)?;
         let plan = plan(&kernels, target)?;
         Ok(Stages { model, module, kernels, plan })

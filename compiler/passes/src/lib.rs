@@ -12,6 +12,7 @@ mod inline;
 mod pass;
 pub mod pipeline;
 pub mod plan_memory;
+pub mod refine_orders;
 pub mod rotate_seam;
 pub mod select_kernels;
 #[cfg(test)]
@@ -20,4 +21,4 @@ mod testing;
 pub use dump::{Stage, Stages};
 pub use error::{CODES, PassError, explain};
 pub use pass::{Kind, Level, Note, Pass, PassInfo, Run};
-pub use pipeline::{Lowered, PASSES, Snapshot, lower, lower_step_by_step, plan, to_kernels, to_module};
+pub use pipeline::{Lowered, PASSES, Snapshot, lower, lower_step_by_step, plan, refine, to_kernels, to_module};

@@ -60,6 +60,8 @@ pub enum Run {
     Flatten(fn(&Model) -> Result<Module, PassError>),
     /// Inside the graph level.
     Graph(fn(&Module, &mut Vec<Note>) -> Result<Module, PassError>),
+    /// Inside the graph level, by what the target states.
+    Refine(fn(&Module, &Target) -> Result<Module, PassError>),
     /// Graph level to kernel level.
     Select(fn(&Module) -> Result<KernelModule, PassError>),
     /// Kernel level to plan.

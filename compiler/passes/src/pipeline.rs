@@ -2,16 +2,17 @@
 
 use crate::error::{defect, unverified};
 use crate::{Note, Pass, PassError, PassInfo, Run};
-use crate::{canonicalise, flatten, plan_memory, rotate_seam, select_kernels};
+use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels};
 use ir::{KernelModule, Model, Module, Plan};
 use targets::Target;
 
 /// Every pass, in the order in which they run.
-pub static PASSES: [Pass; 6] = [
+pub static PASSES: [Pass; 7] = [
     Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
+    Pass { info: refine_orders::INFO, run: Run::Refine(refine_orders::run) },
     Pass { info: select_kernels::INFO, run: Run::Select(select_kernels::run) },
     Pass { info: plan_memory::INFO, run: Run::Plan(plan_memory::run) },
 ];
@@ -73,6 +74,18 @@ fn lower_with(
         current = Some(next);
     }
     current.ok_or_else(|| defect("no pass leaves a graph level"))
+}
+
+/// The graph level with what a target decides about it.
+pub fn refine(module: &Module, target: &Target) -> Result<Module, PassError> {
+    let mut current = module.clone();
+    for pass in &PASSES {
+        if let Run::Refine(run) = pass.run {
+            current = run(&current, target)?;
+            ir::verify_module(&current).map_err(|e| unverified(pass.info.name, &e))?;
+        }
+    }
+    Ok(current)
 }
 
 /// The kernel level of a module.

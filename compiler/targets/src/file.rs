@@ -11,6 +11,7 @@ pub(crate) struct TargetFile {
     pub(crate) description: String,
     pub(crate) arch: String,
     pub(crate) act: Option<String>,
+    pub(crate) products: Option<String>,
     #[serde(default)]
     pub(crate) options: IndexMap<String, Vec<String>>,
     pub(crate) kv: KvFile,
@@ -56,7 +57,7 @@ pub(crate) struct PeakFile {
 
 /// Keys per table; `""` is the file itself. The list repeats the structures above because only it can suggest.
 const KEYS: [(&str, &[&str]); 5] = [
-    ("", &["name", "description", "arch", "act", "options", "kv", "bucket", "limits", "peak"]),
+    ("", &["name", "description", "arch", "act", "products", "options", "kv", "bucket", "limits", "peak"]),
     ("kv", &["page_tokens", "dtype"]),
     ("bucket", &["entry", "rows", "tokens", "sequences", "wanted"]),
     ("limits", &["arena_bytes"]),

@@ -4,7 +4,7 @@ use crate::error::{TargetError, nearest};
 use crate::file::{self, BucketFile, TargetFile};
 use include_dir::{Dir, include_dir};
 use indexmap::IndexMap;
-use ir::{Bucket, DType, RowsPerSequence};
+use ir::{Bucket, DType, Order, RowsPerSequence};
 
 static BUILT_IN: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../model-spec/targets");
 
@@ -33,6 +33,8 @@ pub struct Target {
     pub arch: String,
     /// Dtype of untyped names, in place of the spec's.
     pub act: Option<DType>,
+    /// The order in which the target's matrix products add, where it is one known order; `None` leaves it open.
+    pub products: Option<Order>,
     /// Per option of a spec, alternatives in order of preference; the first that the spec offers is chosen.
     pub options: IndexMap<String, Vec<String>>,
     /// How KV rows are cached.
@@ -180,6 +182,15 @@ impl Reader<'_> {
             return Err(self.error(format!("there are no kernels for arch `{}`", form.arch), &help));
         }
         let act = form.act.as_deref().map(|word| self.dtype("act", word)).transpose()?;
+        let products = match form.products.as_deref() {
+            None | Some("any") => None,
+            Some("serial") => Some(Order::Serial),
+            Some("fold") => Some(Order::Fold),
+            Some(word) => {
+                let message = format!("`products` is `{word}`");
+                return Err(self.error(message, "use `serial`, `fold` or `any`"));
+            }
+        };
         let dtype = match form.kv.dtype.as_str() {
             "act" => KvDtype::Act,
             word => KvDtype::Fixed(self.dtype("kv.dtype", word)?),
@@ -209,6 +220,7 @@ impl Reader<'_> {
             description: form.description,
             arch: form.arch,
             act,
+            products,
             options: form.options,
             kv: Kv { page_tokens: form.kv.page_tokens, dtype },
             buckets,

@@ -2,7 +2,7 @@
 
 /// A text that is not a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("I0101: line {line}, column {column}: {message}")]
+#[error("V0101: line {line}, column {column}: {message}")]
 pub struct ParseError {
     /// Line, from 1.
     pub line: usize,

@@ -20,25 +20,25 @@ pub(super) fn facts(facts: &Facts, report: &mut Report) {
     let mut weights = HashSet::new();
     for weight in &facts.weights {
         let place = format!("weight {}", weight.name);
-        report.check(weights.insert((weight.scope, &weight.name)), "I0201", &place, || "is declared twice".to_owned());
+        report.check(weights.insert((weight.scope, &weight.name)), "V0201", &place, || "is declared twice".to_owned());
         let list: Vec<_> = weight.axes.iter().flatten().cloned().collect();
         if let Err(message) = axes(&list, facts) {
-            report.add("I0202", &place, message);
+            report.add("V0202", &place, message);
         }
-        report.check(list.iter().all(|a| !a.is_rows()), "I0202", &place, || "has a row axis".to_owned());
+        report.check(list.iter().all(|a| !a.is_rows()), "V0202", &place, || "has a row axis".to_owned());
     }
     let mut kinds = HashSet::new();
     for kind in &facts.kv {
         let place = format!("kv {}", kind.name);
-        report.check(kinds.insert(&kind.name), "I0201", &place, || "is declared twice".to_owned());
+        report.check(kinds.insert(&kind.name), "V0201", &place, || "is declared twice".to_owned());
         let ascending = kind.layers.windows(2).all(|w| w[0] < w[1]);
         let exist = kind.layers.iter().all(|l| *l < facts.layers());
-        report.check(ascending && exist, "I0203", &place, || {
+        report.check(ascending && exist, "V0203", &place, || {
             format!("its layers do not ascend inside the {} of the model", facts.layers())
         });
         for list in [&kind.k, &kind.v] {
             if let Err(message) = axes(list, facts) {
-                report.add("I0202", &place, message);
+                report.add("V0202", &place, message);
             }
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn verify_entry(entry: &Entry, facts: &Facts, report: &mut Report) ->
         let place = format!("{} {}", entry.name, class.name);
         leaves(&class.graph, Role::Class, &place, report);
         let unique = names.insert(class.name.as_str()) && !matches!(class.name.as_str(), "first" | "last");
-        report.check(unique, "I0203", &place, || "two graphs have this name".to_owned());
+        report.check(unique, "V0203", &place, || "two graphs have this name".to_owned());
     }
     instances(entry, facts, report);
     exchange(entry, report);
@@ -85,7 +85,7 @@ fn leaves(graph: &Graph, role: Role, place: &str, report: &mut Report) {
             _ => true,
         };
         let message = || format!("{} depends on a layer where none runs", shown(graph, id));
-        report.check(legal, "I0203", place, message);
+        report.check(legal, "V0203", place, message);
     }
 }
 
@@ -93,23 +93,23 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
     for instance in &entry.instances {
         let place = format!("{} layer {}", entry.name, instance.layer);
         let Some(class) = entry.classes.get(instance.class) else {
-            report.add("I0203", &place, format!("is of class {}, there are {}", instance.class, entry.classes.len()));
+            report.add("V0203", &place, format!("is of class {}, there are {}", instance.class, entry.classes.len()));
             continue;
         };
         let Some(kinds) = facts.schedule.get(instance.layer) else {
-            report.add("I0203", &place, format!("the model has {} layers", facts.layers()));
+            report.add("V0203", &place, format!("the model has {} layers", facts.layers()));
             continue;
         };
-        report.check(*kinds == class.kinds, "I0203", &place, || format!("is not of the kinds of `{}`", class.name));
+        report.check(*kinds == class.kinds, "V0203", &place, || format!("is not of the kinds of `{}`", class.name));
         for message in lacks(class, instance.layer, facts) {
-            report.add("I0203", &place, message);
+            report.add("V0203", &place, message);
         }
     }
     for id in entry.first.ids() {
         let Op::Weight(WeightRef::FirstLayer(name)) = &entry.first.node(id).op else { continue };
         match entry.instances.first() {
             Some(first) => has_weight(name, first.layer, facts, &entry.name, report),
-            None => report.add("I0203", &entry.name, format!("reads the first layer's `{name}` and runs no layer")),
+            None => report.add("V0203", &entry.name, format!("reads the first layer's `{name}` and runs no layer")),
         }
     }
     // The last layer's successor is the tail; every other successor must have what its predecessor reads of it.
@@ -130,7 +130,7 @@ fn next_weights(graph: &Graph, layer: usize, facts: &Facts, entry: &str, report:
 
 fn has_weight(name: &str, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
     let has = layer < facts.layers() && facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w));
-    report.check(has, "I0203", entry, || format!("layer {layer} has no weight `{name}`, which is read before it runs"));
+    report.check(has, "V0203", entry, || format!("layer {layer} has no weight `{name}`, which is read before it runs"));
 }
 
 /// What a class reads that a layer lacks.
@@ -167,7 +167,7 @@ fn exchange(entry: &Entry, report: &mut Report) {
                 _ => false,
             };
             let place = format!("{} {graph_name}", entry.name);
-            report.check(same, "I0203", &place, || format!("`{name}` is {ty} here and {known} before"));
+            report.check(same, "V0203", &place, || format!("`{name}` is {ty} here and {known} before"));
         }
     }
     let outputs = |graph: &Graph| graph.outputs.iter().map(|(n, _)| n.clone()).collect::<HashSet<String>>();
@@ -178,14 +178,14 @@ fn exchange(entry: &Entry, report: &mut Report) {
         for name in &carried {
             let known = from_first.contains(name) || given.contains(name.as_str());
             let place = format!("{} {}", entry.name, class.name);
-            report.check(known, "I0203", &place, || format!("`{name}` is left by a layer and never by `first`"));
+            report.check(known, "V0203", &place, || format!("`{name}` is left by a layer and never by `first`"));
         }
     }
     for (graph_name, graph) in entry.graphs().filter(|(name, _)| *name != "first") {
         for name in graph.inputs.iter().filter_map(|v| graph.input_name(*v)) {
             let known = from_first.contains(name) || given.contains(name);
             let place = format!("{} {graph_name}", entry.name);
-            report.check(known, "I0203", &place, || format!("`{name}` is read and nobody has left it"));
+            report.check(known, "V0203", &place, || format!("`{name}` is read and nobody has left it"));
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn shown(graph: &Graph, id: ValueId) -> String {
 /// Checks form, types and operations; returns whether the form allows further questions.
 pub(super) fn verify(graph: &Graph, facts: &Facts, level: Level, place: &str, report: &mut Report) -> bool {
     if let Some(broken) = graph.broken_structure() {
-        report.add("I0201", place, broken);
+        report.add("V0201", place, broken);
         return false;
     }
     let mut names = HashSet::new();
@@ -25,29 +25,29 @@ pub(super) fn verify(graph: &Graph, facts: &Facts, level: Level, place: &str, re
         if let Some(name) = &node.name
             && !names.insert(name.as_str())
         {
-            report.add("I0201", place, format!("two values are named `{name}`"));
+            report.add("V0201", place, format!("two values are named `{name}`"));
         }
         if matches!(node.op, Op::Input(_)) && !graph.inputs.contains(&id) {
-            report.add("I0201", place, format!("{} is an input that the signature does not list", shown(graph, id)));
+            report.add("V0201", place, format!("{} is an input that the signature does not list", shown(graph, id)));
         }
     }
     let mut inputs = HashSet::new();
     for id in &graph.inputs {
         match graph.input_name(*id) {
             Some(name) if inputs.insert(name) => {}
-            Some(name) => report.add("I0201", place, format!("input `{name}` is listed twice")),
-            None => report.add("I0201", place, format!("{} is listed as an input and is none", shown(graph, *id))),
+            Some(name) => report.add("V0201", place, format!("input `{name}` is listed twice")),
+            None => report.add("V0201", place, format!("{} is listed as an input and is none", shown(graph, *id))),
         }
     }
     let mut outputs = HashSet::new();
     for (name, _) in &graph.outputs {
-        report.check(outputs.insert(name), "I0201", place, || format!("output `{name}` is listed twice"));
+        report.check(outputs.insert(name), "V0201", place, || format!("output `{name}` is listed twice"));
     }
     for id in graph.ids() {
         let node = graph.node(id);
         let broken = ty(&node.ty, facts, level).and_then(|()| operation(graph, id, facts, level));
         if let Err(message) = broken {
-            report.add("I0202", format!("{place} {}", shown(graph, id)), message);
+            report.add("V0202", format!("{place} {}", shown(graph, id)), message);
         }
     }
     true

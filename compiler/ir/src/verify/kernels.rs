@@ -11,7 +11,7 @@ pub(super) fn verify(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     for entry in &module.entries {
         let ends = (entry.graphs.first().map(|g| g.name.as_str()), entry.graphs.last().map(|g| g.name.as_str()));
         if entry.graphs.len() < 2 || ends != (Some("first"), Some("last")) {
-            report.add("I0204", &entry.name, "its graphs do not begin with `first` and end with `last`");
+            report.add("V0204", &entry.name, "its graphs do not begin with `first` and end with `last`");
             continue;
         }
         if environment::verify_entry(&entry.to_entry(), &module.facts, &mut report) {
@@ -29,31 +29,31 @@ fn regions(kernel_graph: &KernelGraph, place: &str, report: &mut Report) {
     let mut names = HashSet::new();
     for (index, region) in kernel_graph.regions.iter().enumerate() {
         let place = format!("{place} region {}", region.name);
-        report.check(names.insert(&region.name), "I0204", &place, || "two regions have this name".to_owned());
+        report.check(names.insert(&region.name), "V0204", &place, || "two regions have this name".to_owned());
         let ascending = region.values.windows(2).all(|w| w[0] < w[1]) && !region.values.is_empty();
-        report.check(ascending, "I0204", &place, || "its operations do not ascend, or there are none".to_owned());
+        report.check(ascending, "V0204", &place, || "its operations do not ascend, or there are none".to_owned());
         for id in &region.values {
             let Some(slot) = region_of.get_mut(id.0 as usize) else {
-                report.add("I0204", &place, format!("{id} is not in the graph"));
+                report.add("V0204", &place, format!("{id} is not in the graph"));
                 return;
             };
             if slot.replace(index).is_some() {
-                report.add("I0204", &place, format!("{id} is in two regions"));
+                report.add("V0204", &place, format!("{id} is in two regions"));
             }
-            report.check(!graph.node(*id).op.is_leaf(), "I0204", &place, || format!("{id} is a leaf"));
+            report.check(!graph.node(*id).op.is_leaf(), "V0204", &place, || format!("{id} is a leaf"));
         }
         if !fits_kind(graph, region) {
-            report.add("I0204", &place, format!("its operations are not those of kind {}", region.kind.word()));
+            report.add("V0204", &place, format!("its operations are not those of kind {}", region.kind.word()));
         }
     }
     for id in graph.ids().filter(|v| !graph.node(*v).op.is_leaf()) {
         let Some(user) = region_of[id.0 as usize] else {
-            report.add("I0204", place, format!("{id} is in no region"));
+            report.add("V0204", place, format!("{id} is in no region"));
             continue;
         };
         for operand in graph.operands(id) {
             if region_of[operand.0 as usize].is_some_and(|maker| maker > user) {
-                report.add("I0204", place, format!("{id} reads {operand}, which a later region makes"));
+                report.add("V0204", place, format!("{id} reads {operand}, which a later region makes"));
             }
         }
     }

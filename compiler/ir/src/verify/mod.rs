@@ -31,29 +31,29 @@ pub struct VerifyError {
 
 /// Codes of this crate: code, title, explanation.
 pub const CODES: [(&str, &str, &str); 6] = [
-    ("I0101", "text that is no module", "The text form of a graph level has a syntax error at the place named."),
+    ("V0101", "text that is no module", "The text form of a graph level has a syntax error at the place named."),
     (
-        "I0201",
+        "V0201",
         "a graph is not well formed",
         "Ids out of range, an operand that does not precede its user, two values of one name, an input that is listed twice.",
     ),
     (
-        "I0202",
+        "V0202",
         "an operation breaks its type rule",
         "Operands, attributes and the type of the result do not fit each other as the operation's page says.",
     ),
     (
-        "I0203",
+        "V0203",
         "graphs of an entry do not fit together",
         "A value is read before a graph defines it, or crosses graphs with two types; an instance names a class that does not exist.",
     ),
     (
-        "I0204",
+        "V0204",
         "regions do not partition a graph",
         "An operation is in no region or in two, a region comes before one that it reads, or a region holds operations of another kind.",
     ),
     (
-        "I0205",
+        "V0205",
         "a plan is inconsistent",
         "A buffer leaves the arena or shares bytes with another that is alive, a launch reads what nobody made, or the plan does not belong to its kernel level.",
     ),

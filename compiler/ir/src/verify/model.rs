@@ -15,7 +15,7 @@ pub(super) fn verify(model: &Model) -> Result<(), Vec<VerifyError>> {
         if graph::verify(&block.graph, &model.facts, Level::Model, &place, &mut report) {
             calls(&block.graph, &model.facts, &known, &place, &mut report);
             if known.insert(&block.name, block).is_some() {
-                report.add("I0201", &place, "two blocks have this name");
+                report.add("V0201", &place, "two blocks have this name");
             }
         }
     }
@@ -31,7 +31,7 @@ pub(super) fn verify(model: &Model) -> Result<(), Vec<VerifyError>> {
 fn calls(graph: &Graph, facts: &Facts, known: &HashMap<&str, &Block>, place: &str, report: &mut Report) {
     for id in graph.ids() {
         if let Err(message) = call(graph, id, facts, known) {
-            report.add("I0202", format!("{place} {}", shown(graph, id)), message);
+            report.add("V0202", format!("{place} {}", shown(graph, id)), message);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-const CODE: &str = "I0205";
+const CODE: &str = "V0205";
 
 pub(super) fn verify(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     super::kernels::verify(kernels)?;

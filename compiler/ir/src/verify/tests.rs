@@ -109,7 +109,7 @@ fn every_rule_is_found_broken() {
         (
             "(%x, %w)",
             "(%tokens, %pos)",
-            "I0202: forward first %p: axis `hidden` of the result comes from no operand",
+            "V0202: forward first %p: axis `hidden` of the result comes from no operand",
             true,
         ),
         ("%p: f32[T, hidden] = mul (%x, %w)", "%p: bf16[T, hidden] = mul (%x, %w)", "only a round narrows", true),
