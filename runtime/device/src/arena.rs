@@ -28,6 +28,9 @@ impl Slot {
     }
 }
 
+/// Operands that are looked at without a list in memory; only joins have more.
+const FEW: usize = 3;
+
 /// An operand of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operand<'a> {
@@ -78,38 +81,38 @@ impl Arena {
         out: Slot,
         run: impl FnOnce(&[View<'_>], Target<'_>) -> R,
     ) -> R {
-        let aside: Vec<Option<Vec<u64>>> = operands
-            .iter()
-            .map(|operand| match operand {
-                Operand::Slot(slot) if slot.overlaps(&out) => {
-                    let mut copy = vec![0u64; slot.bytes().len().div_ceil(8)];
-                    self.save(*slot, &mut copy);
-                    Some(copy)
-                }
-                _ => None,
-            })
-            .collect();
+        // Empty, which allocates nothing, unless some operand has to be copied.
+        let mut aside: Vec<(usize, Vec<u64>)> = Vec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            if let Operand::Slot(slot) = operand
+                && slot.overlaps(&out)
+            {
+                let mut copy = vec![0u64; slot.bytes().len().div_ceil(8)];
+                self.save(*slot, &mut copy);
+                aside.push((i, copy));
+            }
+        }
         let range = out.bytes();
         let (before, rest) = self.bytes_mut().split_at_mut(range.start);
         let (written, after) = rest.split_at_mut(range.len());
-        let views: Vec<View<'_>> = operands
-            .iter()
-            .zip(&aside)
-            .map(|(operand, aside)| match (operand, aside) {
-                (Operand::Outside(view), _) => *view,
-                (Operand::Slot(slot), _) if slot.len == 0 => View::of(slot.dtype, &[]),
-                (Operand::Slot(slot), Some(copy)) => {
-                    View::of(slot.dtype, &bytemuck::cast_slice(copy)[..slot.bytes().len()])
-                }
-                (Operand::Slot(slot), None) if slot.bytes().end <= range.start => {
-                    View::of(slot.dtype, &before[slot.bytes()])
-                }
-                (Operand::Slot(slot), None) => {
-                    let bytes = slot.bytes();
-                    View::of(slot.dtype, &after[bytes.start - range.end..bytes.end - range.end])
-                }
-            })
-            .collect();
+        let view = |i: usize| match &operands[i] {
+            Operand::Outside(view) => *view,
+            Operand::Slot(slot) if slot.len == 0 => View::of(slot.dtype, &[]),
+            Operand::Slot(slot) => {
+                let bytes = slot.bytes();
+                let memory = match aside.iter().find(|(operand, _)| *operand == i) {
+                    Some((_, copy)) => &bytemuck::cast_slice(copy)[..bytes.len()],
+                    None if bytes.end <= range.start => &before[bytes],
+                    None => &after[bytes.start - range.end..bytes.end - range.end],
+                };
+                View::of(slot.dtype, memory)
+            }
+        };
+        let few: [View<'_>; FEW] = std::array::from_fn(|i| if i < operands.len() { view(i) } else { View::Bool(&[]) });
+        if let Some(views) = few.get(..operands.len()) {
+            return run(views, Target::of(out.dtype, written));
+        }
+        let views: Vec<View<'_>> = (0..operands.len()).map(view).collect();
         run(&views, Target::of(out.dtype, written))
     }
 

@@ -4,7 +4,7 @@ use crate::arena::{Arena, Operand};
 use crate::cache::Pool;
 use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
-use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, TOKENS, WANTED};
+use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, RowsOf, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
 use crate::view::View;
 use engine::{Step, StepError};
@@ -80,10 +80,10 @@ impl Walker<'_> {
                     }
                 }
                 Launch::Move { from, to } => {
-                    let rows = self.row_count(stage, *from);
                     let source = self.operand(stage, *from).map_err(StepError::Device)?;
-                    self.arena
-                        .launch(&[source], to.slot(rows), |views, mut out| out.copy(0, views[0], 0, views[0].len()));
+                    self.arena.launch(&[source], to.slot(self.counts), |views, mut out| {
+                        out.copy(0, views[0], 0, views[0].len())
+                    });
                 }
             }
         }
@@ -95,15 +95,15 @@ impl Walker<'_> {
 
     fn row_count(&self, stage: &Stage<'_>, id: ValueId) -> usize {
         let shape = stage.graph.value(id).shape.as_ref();
-        self.counts.of(shape.and_then(|s| s.rows.as_deref()))
+        self.counts.of(RowsOf::axis(shape.and_then(|s| s.rows.as_deref())))
     }
 
     fn operand<'s>(&self, stage: &Stage<'s>, id: ValueId) -> Result<Operand<'s>, String> {
         if let Some(spot) = stage.program.spots[id.0 as usize] {
-            return Ok(Operand::Slot(spot.slot(self.row_count(stage, id))));
+            return Ok(Operand::Slot(spot.slot(self.counts)));
         }
         let root = stage.graph.value(id).root;
-        match stage.params.data.get(&root) {
+        match stage.params.data(root) {
             Some(param) => Ok(Operand::Outside(param.view())),
             None => Err(format!("operand `{}` is nowhere", stage.graph.title(id))),
         }
@@ -112,7 +112,7 @@ impl Walker<'_> {
     fn compute(&mut self, stage: &Stage<'_>, id: ValueId) -> Result<(), String> {
         let value = stage.graph.value(id);
         let Some(kernel) = &value.kernel else { return Ok(()) };
-        let panels = stage.params.panels.get(&id);
+        let panels = stage.params.panels(id);
         let mut operands = Vec::with_capacity(value.operands.len());
         for (slot, operand) in value.operands.iter().enumerate() {
             operands.push(match panels {
@@ -127,11 +127,11 @@ impl Walker<'_> {
             return Ok(());
         }
         let spot = stage.program.spots[id.0 as usize].ok_or("its result has no place")?;
-        let out = spot.slot(self.row_count(stage, id));
+        let out = spot.slot(self.counts);
         if out.len == 0 {
             return Ok(());
         }
-        let number = stage.params.numbers.get(&id).copied().unwrap_or(0.0);
+        let number = stage.params.number(id);
         let launch = Launching { rows: self.rows, pools: self.pools, slots: stage.slots, panels, number };
         self.arena.launch(&operands, out, |views, target| kernel.run(&launch, views, target))
     }
@@ -153,7 +153,7 @@ impl Walker<'_> {
             };
             let name = graph.input_name(root);
             if graph.outputs.iter().all(|(output, _)| Some(output.as_str()) != name) {
-                let slot = spot.slot(self.row_count(stage, root));
+                let slot = spot.slot(self.counts);
                 let mut bytes = vec![0u64; (slot.len * slot.dtype.bytes()).div_ceil(8)];
                 self.arena.save(slot, &mut bytes);
                 restored.push((slot, bytes));
@@ -183,15 +183,15 @@ impl Walker<'_> {
                 let name = stage.graph.title(id);
                 return Err(StepError::Contract(format!("`{name}` is a parameter and cannot be injected on `cpu`")));
             };
-            let mut target = self.arena.write(spot.slot(rows));
+            let mut target = self.arena.write(spot.slot(self.counts));
             match &data {
                 TensorData::F32(x) => target.put(0, x),
                 TensorData::I32(x) => target.copy(0, View::I32(x), 0, x.len()),
             }
         }
         let view = match spot {
-            Some(spot) => self.arena.read(spot.slot(rows)),
-            None => match stage.params.data.get(&stage.graph.value(id).root) {
+            Some(spot) => self.arena.read(spot.slot(self.counts)),
+            None => match stage.params.data(stage.graph.value(id).root) {
                 Some(param) => param.view(),
                 None => return Ok(()),
             },

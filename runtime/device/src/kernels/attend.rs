@@ -6,13 +6,14 @@
 //! the pages of its window only.
 
 use super::nest::Shape;
-use super::{KernelResult, Launching, PARALLEL_WORK};
+use super::{KernelResult, Launching};
 use crate::cache::{Pool, Side};
 use crate::contract::{Rows, first_visible};
 use crate::view::{Target, View};
 use ir::{KvLayout, Mask};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Keys in a block.
@@ -20,6 +21,9 @@ const BLOCK: usize = 256;
 
 /// Query rows that share the loading of a block.
 const TILE: usize = 16;
+
+/// Products of queries and keys below this number are not worth waking a thread (some fifty microseconds' work).
+const PARALLEL_PRODUCTS: usize = 1 << 19;
 
 /// Keys, or elements of a head, whose totals are carried together.
 const LANES: usize = 32;
@@ -71,7 +75,7 @@ impl Attend {
         let group = row / self.kv_heads;
         let count = out.len() / row;
         let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
-        if rayon::current_num_threads() < 2 || seen * row * 2 < PARALLEL_WORK {
+        if rayon::current_num_threads() < 2 || seen * row < PARALLEL_PRODUCTS {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });
@@ -118,21 +122,28 @@ impl Job<'_> {
     fn tile(&self, rows: Range<usize>, kv_heads: Range<usize>, out: &mut [f32]) {
         let group = self.kernel.heads / self.kernel.kv_heads * self.kernel.width;
         let stride = group * kv_heads.len();
-        let mut scratch = Scratch::new(self.kernel.width, group);
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.fit(self.kernel.width, group);
+            self.tile_with(rows, kv_heads, out, stride, scratch);
+        });
+    }
+
+    fn tile_with(
+        &self,
+        rows: Range<usize>,
+        kv_heads: Range<usize>,
+        out: &mut [f32],
+        stride: usize,
+        scratch: &mut Scratch,
+    ) {
+        let group = stride / kv_heads.len();
         for (h, head) in kv_heads.enumerate() {
             let mut first = rows.start;
             while first < rows.end {
                 // Rows of one sequence see overlapping positions and share the loading of blocks.
                 let sequence = self.rows.sequence[first];
                 let end = (first..rows.end).find(|r| self.rows.sequence[*r] != sequence).unwrap_or(rows.end);
-                self.sequence(
-                    first..end,
-                    head,
-                    &mut out[(first - rows.start) * stride..],
-                    stride,
-                    h * group,
-                    &mut scratch,
-                );
+                self.sequence(first..end, head, &mut out[(first - rows.start) * stride..], stride, h * group, scratch);
                 first = end;
             }
         }
@@ -225,16 +236,28 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(width: usize, group: usize) -> Scratch {
-        Scratch {
-            k: vec![0.0; BLOCK * width + LANES],
-            v: vec![0.0; BLOCK * width],
-            rows: vec![0.0; BLOCK * width],
-            q: vec![0.0; TILE * group],
-            wide: vec![0.0; group],
-            scores: [0.0; BLOCK],
-        }
+    const EMPTY: Scratch = Scratch {
+        k: Vec::new(),
+        v: Vec::new(),
+        rows: Vec::new(),
+        q: Vec::new(),
+        wide: Vec::new(),
+        scores: [0.0; BLOCK],
+    };
+
+    /// Makes room for heads of `width` elements, `group` of them under one KV head.
+    fn fit(&mut self, width: usize, group: usize) {
+        self.k.resize(BLOCK * width + LANES, 0.0);
+        self.v.resize(BLOCK * width, 0.0);
+        self.rows.resize(BLOCK * width, 0.0);
+        self.q.resize(TILE * group, 0.0);
+        self.wide.resize(group, 0.0);
     }
+}
+
+thread_local! {
+    /// Kept from launch to launch; what it holds from before is never looked at.
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
 /// One block of keys for one query head.

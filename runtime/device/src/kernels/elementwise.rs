@@ -5,6 +5,7 @@ use super::over_rows;
 use crate::view::{Target, View};
 use ir::{Binary, Unary};
 use pulp::{Simd, WithSimd};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// What is computed.
@@ -50,6 +51,11 @@ struct Scratch {
     result: [f32; BLOCK],
 }
 
+thread_local! {
+    /// Kept, because clearing it would take longer than most kernels with one row.
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { operands: [[0.0; BLOCK]; 3], result: [0.0; BLOCK] }) };
+}
+
 /// An operand along a block.
 #[derive(Clone, Copy)]
 enum Lane<'a> {
@@ -80,20 +86,23 @@ impl Elementwise {
         let none = View::F32(&[0.0]);
         let views: [View<'_>; 3] = std::array::from_fn(|i| operands.get(i).copied().unwrap_or(none));
         over_rows(out, self.row, self.row * self.function.work(), |first, mut out| {
-            let mut scratch = Scratch { operands: [[0.0; BLOCK]; 3], result: [0.0; BLOCK] };
-            let rows = out.len() / self.row;
-            let offsets = |row: usize| self.row_strides.map(|s| s * row);
-            if self.whole {
-                return self.run_of(&views, offsets(first), &mut out, 0..rows * self.row, &mut scratch);
-            }
-            for r in 0..rows {
-                let mut at = r * self.row;
-                self.nest.each(offsets(first + r), |offsets| {
-                    self.run_of(&views, offsets, &mut out, at..at + self.nest.run, &mut scratch);
-                    at += self.nest.run;
-                });
-            }
+            SCRATCH.with_borrow_mut(|scratch| self.rows(&views, first, &mut out, scratch));
         });
+    }
+
+    fn rows(&self, views: &[View<'_>; 3], first: usize, out: &mut Target<'_>, scratch: &mut Scratch) {
+        let rows = out.len() / self.row;
+        let offsets = |row: usize| self.row_strides.map(|s| s * row);
+        if self.whole {
+            return self.run_of(views, offsets(first), out, 0..rows * self.row, scratch);
+        }
+        for r in 0..rows {
+            let mut at = r * self.row;
+            self.nest.each(offsets(first + r), |offsets| {
+                self.run_of(views, offsets, out, at..at + self.nest.run, scratch);
+                at += self.nest.run;
+            });
+        }
     }
 
     fn run_of(

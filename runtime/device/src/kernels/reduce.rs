@@ -106,7 +106,8 @@ impl Reduce {
         let contiguous = self.stride == 1;
         let columns = self.total == Total::Fold && self.nest.run == self.stride && self.nest.run > 1;
         over_rows(out, self.row, self.row * self.len, |first, mut out| {
-            let mut wide = vec![0.0; if contiguous { self.len } else { self.len * self.nest.run }];
+            let widened = if contiguous { self.len } else { self.len * self.nest.run };
+            let mut wide = vec![0.0; if matches!(x, View::F32(_)) { 0 } else { widened }];
             let mut sums = vec![0.0; self.nest.run];
             for r in 0..out.len() / self.row {
                 let mut at = r * self.row;

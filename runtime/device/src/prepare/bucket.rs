@@ -15,14 +15,36 @@ pub(crate) struct RowCounts {
     pub sequences: usize,
 }
 
+/// What a value has a row for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowsOf {
+    /// Nothing: it is one row.
+    Nothing,
+    Tokens,
+    Wanted,
+    Sequences,
+}
+
+impl RowsOf {
+    /// By the name of the row axis.
+    pub fn axis(name: Option<&str>) -> RowsOf {
+        match name {
+            None => RowsOf::Nothing,
+            Some(TOKEN_ROWS) => RowsOf::Tokens,
+            Some(WANTED_ROWS) => RowsOf::Wanted,
+            Some(_) => RowsOf::Sequences,
+        }
+    }
+}
+
 impl RowCounts {
-    /// Rows of a value with this row axis.
-    pub fn of(&self, axis: Option<&str>) -> usize {
-        match axis {
-            None => 1,
-            Some(TOKEN_ROWS) => self.tokens,
-            Some(WANTED_ROWS) => self.wanted,
-            Some(_) => self.sequences,
+    /// Rows of a value.
+    pub fn of(&self, rows: RowsOf) -> usize {
+        match rows {
+            RowsOf::Nothing => 1,
+            RowsOf::Tokens => self.tokens,
+            RowsOf::Wanted => self.wanted,
+            RowsOf::Sequences => self.sequences,
         }
     }
 }
@@ -34,12 +56,13 @@ pub(crate) struct Spot {
     pub dtype: DType,
     /// Elements per row.
     pub row: usize,
+    pub rows: RowsOf,
 }
 
 impl Spot {
     /// The place with as many rows as a step has.
-    pub fn slot(&self, rows: usize) -> Slot {
-        Slot { offset: self.offset, dtype: self.dtype, len: rows * self.row }
+    pub fn slot(&self, counts: RowCounts) -> Slot {
+        Slot { offset: self.offset, dtype: self.dtype, len: counts.of(self.rows) * self.row }
     }
 }
 
@@ -96,9 +119,9 @@ impl Bucket {
         let programs = programs.collect::<Result<Vec<_>, _>>()?;
         for (name, buffer) in &planned.shared {
             let value = match name.as_str() {
-                TOKENS | POSITIONS => Some((DType::I32, 1, most.tokens)),
-                WANTED => Some((DType::I32, 1, most.wanted)),
-                RESULT => Some((DType::F32, vocab, most.wanted)),
+                TOKENS | POSITIONS => Some((DType::I32, 1, RowsOf::Tokens)),
+                WANTED => Some((DType::I32, 1, RowsOf::Wanted)),
+                RESULT => Some((DType::F32, vocab, RowsOf::Wanted)),
                 _ => None,
             };
             check.buffer(name, buffer, value)?;
@@ -119,8 +142,13 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// A buffer as a place for `value` (dtype, elements per row, rows at most).
-    fn buffer(&self, title: &str, buffer: &Buffer, value: Option<(DType, usize, usize)>) -> Result<Spot, PrepareError> {
+    /// A buffer as a place for `value` (dtype, elements per row, rows).
+    fn buffer(
+        &self,
+        title: &str,
+        buffer: &Buffer,
+        value: Option<(DType, usize, RowsOf)>,
+    ) -> Result<Spot, PrepareError> {
         let end = buffer.offset_bytes.checked_add(buffer.bytes);
         if !buffer.offset_bytes.is_multiple_of(64) || end.is_none_or(|end| end > self.arena as u64) {
             return Err(mismatch(
@@ -128,7 +156,8 @@ impl Check<'_> {
                 format!("need multiples of 64 within the arena's {} bytes", self.arena),
             ));
         }
-        let (dtype, row, rows) = value.unwrap_or((buffer.dtype, 0, 0));
+        let (dtype, row, rows_of) = value.unwrap_or((buffer.dtype, 0, RowsOf::Nothing));
+        let rows = self.most.of(rows_of);
         let needed = row.checked_mul(rows).and_then(|n| n.checked_mul(dtype.bytes()));
         if buffer.dtype != dtype || needed.is_none_or(|n| n as u64 > buffer.bytes) {
             return Err(mismatch(
@@ -136,7 +165,7 @@ impl Check<'_> {
                 format!("have {rows} rows of {row} elements of {dtype}"),
             ));
         }
-        Ok(Spot { offset: number(buffer.offset_bytes)?, dtype, row })
+        Ok(Spot { offset: number(buffer.offset_bytes)?, dtype, row, rows: rows_of })
     }
 
     fn program(&self, index: usize, prepared: &Prepared, graph: &ir::Graph) -> Result<Program, PrepareError> {
@@ -166,7 +195,7 @@ impl Check<'_> {
     ) -> Result<Option<Spot>, PrepareError> {
         let value = prepared.value(id);
         let Some(shape) = &value.shape else { return Ok(None) };
-        let wanted = (value.dtype, shape.row, self.most.of(shape.rows.as_deref()));
+        let wanted = (value.dtype, shape.row, RowsOf::axis(shape.rows.as_deref()));
         let title = format!("{}.{}", prepared.name, prepared.title(id));
         match (&places[id.0 as usize], &graph.node(id).op) {
             (Place::Arena(buffer), _) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
@@ -220,7 +249,7 @@ impl Check<'_> {
                         "have no such values",
                     ));
                 };
-                let wanted = (value.dtype, shape.row, self.most.of(shape.rows.as_deref()));
+                let wanted = (value.dtype, shape.row, RowsOf::axis(shape.rows.as_deref()));
                 let to = self.buffer(to, buffer, Some(wanted))?;
                 if spots[from.0 as usize].is_none() && !graph.node(super::root(graph, *from)).op.is_leaf() {
                     return Err(mismatch(format!("moves {from} of `{}`", prepared.name), "keep it elsewhere"));

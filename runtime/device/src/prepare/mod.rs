@@ -7,7 +7,7 @@ mod bucket;
 mod graph;
 mod params;
 
-pub(crate) use bucket::{Bucket, Launch, Program, RowCounts};
+pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf};
 pub(crate) use graph::Prepared;
 pub(crate) use params::Params;
 

@@ -27,15 +27,33 @@ impl Param {
     }
 }
 
-/// Parameters of one run of a graph.
+/// Parameters of one run of a graph, each by value id.
 #[derive(Debug, Default)]
 pub(crate) struct Params {
-    /// Data of leaves, by value id, where a kernel reads it.
-    pub data: HashMap<ValueId, Param>,
-    /// Packed weights, by the product's value id.
-    pub panels: HashMap<ValueId, Arc<Panels>>,
-    /// Numbers, by the value id of the operation that has one.
-    pub numbers: HashMap<ValueId, f32>,
+    data: Vec<Option<Param>>,
+    panels: Vec<Option<Arc<Panels>>>,
+    numbers: Vec<f32>,
+}
+
+impl Params {
+    fn of(values: usize) -> Params {
+        Params { data: vec![None; values], panels: vec![None; values], numbers: vec![0.0; values] }
+    }
+
+    /// Data of a leaf that a kernel reads.
+    pub fn data(&self, leaf: ValueId) -> Option<&Param> {
+        self.data[leaf.0 as usize].as_ref()
+    }
+
+    /// The packed weight of a product.
+    pub fn panels(&self, product: ValueId) -> Option<&Arc<Panels>> {
+        self.panels[product.0 as usize].as_ref()
+    }
+
+    /// The number of an operation that has one.
+    pub fn number(&self, operation: ValueId) -> f32 {
+        self.numbers[operation.0 as usize]
+    }
 }
 
 type WeightKey = (Scope, String, Option<usize>);
@@ -59,7 +77,7 @@ impl<'w> Loader<'w> {
         entry: &KernelEntry,
         instance: Option<usize>,
     ) -> Result<Params, PrepareError> {
-        let mut params = Params::default();
+        let mut params = Params::of(graph.values.len());
         let layer = instance.map_or(0, |i| entry.instances[i].layer);
         for id in graph.graph.ids() {
             match &graph.value(id).kernel {
@@ -73,7 +91,7 @@ impl<'w> Loader<'w> {
                 }
                 Some(Kernel::Attend(_)) => {
                     if let Op::Attend { scale, .. } = &graph.graph.node(id).op {
-                        params.numbers.insert(id, scale.eval(layer) as f32);
+                        params.numbers[id.0 as usize] = scale.eval(layer) as f32;
                     }
                 }
                 Some(_) => {}
@@ -86,7 +104,7 @@ impl<'w> Loader<'w> {
                 match (&graph.graph.node(*operand).op, packs) {
                     (Op::Weight(weight), Some(matrix)) => {
                         let key = self.key(graph, entry, instance, weight)?;
-                        params.panels.insert(id, self.pack(graph, *operand, key, matrix)?);
+                        params.panels[id.0 as usize] = Some(self.pack(graph, *operand, key, matrix)?);
                     }
                     _ => self.leaf(graph, entry, instance, *operand, &mut params)?,
                 }
@@ -106,7 +124,7 @@ impl<'w> Loader<'w> {
         id: ValueId,
         params: &mut Params,
     ) -> Result<(), PrepareError> {
-        if params.data.contains_key(&id) {
+        if params.data(id).is_some() {
             return Ok(());
         }
         let layer = instance.map_or(0, |i| entry.instances[i].layer);
@@ -131,7 +149,7 @@ impl<'w> Loader<'w> {
                 fact: format!("a constant of {found} elements with a type of {needed}"),
             });
         }
-        params.data.insert(id, data);
+        params.data[id.0 as usize] = Some(data);
         Ok(())
     }
 
