@@ -26,7 +26,7 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
     let text = match read_text(config) {
         Ok(text) => text,
         Err(d) => {
-            out.push(d);
+            out.push(*d);
             return None;
         }
     };
@@ -135,10 +135,8 @@ impl Importer<'_> {
         let table = merged.table("import").unwrap_or(&empty);
         let inner = |name: &str| table.get(name).and_then(|(_, n)| n.table()).cloned().unwrap_or_default();
         self.used.extend(["model_type".to_owned(), "architectures".to_owned()]);
-        for key in ["ignore"] {
-            let list = table.get(key).and_then(|(_, n)| n.array()).into_iter().flatten();
-            self.used.extend(list.filter_map(|n| n.text()).map(str::to_owned));
-        }
+        let ignored = table.get("ignore").and_then(|(_, n)| n.array()).into_iter().flatten();
+        self.used.extend(ignored.filter_map(|n| n.text()).map(str::to_owned));
         if self.json.get("quantization_config").is_some_and(|q| !q.is_null()) {
             let d = Diagnostic::error("B0403", "the checkpoint is quantised, and this build reads unquantised ones")
                 .help("use the BF16 checkpoint");

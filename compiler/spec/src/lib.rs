@@ -90,7 +90,7 @@ fn read(
     let text = match source::read_text(path) {
         Ok(text) => text,
         Err(diagnostic) => {
-            out.push(diagnostic);
+            out.push(*diagnostic);
             return None;
         }
     };

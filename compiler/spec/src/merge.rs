@@ -118,7 +118,7 @@ fn base_text(
         return match read_text(&path) {
             Ok(text) => Some((path.display().to_string(), text, path.parent().map(PathBuf::from))),
             Err(d) => {
-                out.push(d.at(base.span, "named here"));
+                out.push((*d).at(base.span, "named here"));
                 None
             }
         };

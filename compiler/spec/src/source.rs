@@ -47,10 +47,12 @@ impl Sources {
 }
 
 /// Reads a file as UTF-8, refusing absurd sizes.
-pub(crate) fn read_text(path: &Path) -> Result<String, Diagnostic> {
+pub(crate) fn read_text(path: &Path) -> Result<String, Box<Diagnostic>> {
     let refuse = |what: String| {
-        Err(Diagnostic::error("B0001", format!("`{}` cannot be read: {what}", path.display()))
-            .help("name a spec file (.toml) or a directory that holds a config.json"))
+        Err(Box::new(
+            Diagnostic::error("B0001", format!("`{}` cannot be read: {what}", path.display()))
+                .help("name a spec file (.toml) or a directory that holds a config.json"),
+        ))
     };
     match std::fs::metadata(path) {
         Ok(meta) if meta.len() > MAX_FILE_BYTES => {

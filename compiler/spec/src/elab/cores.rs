@@ -20,7 +20,7 @@ impl Elab<'_> {
         let x = self.operand(x)?;
         let (weight, ids) = match self.expr(w, None)? {
             Val::Weight(w) => {
-                let t = self.emit(Op::Weight(w.reference), &[], w.ty, w_span)?.as_value();
+                let t = self.emit(Op::Weight(w.reference), &[], w.ty, w_span)?.into_value();
                 (t, w.chosen)
             }
             other => (self.settle(other, None, w_span, None)?, None),
@@ -181,7 +181,9 @@ impl Elab<'_> {
             let Some(kind) = self.resolved.facts.kv_kind(&name) else { continue };
             let [kv_heads, elements] = kind.k.as_slice() else { continue };
             let fits = match q.ty.axes.as_slice() {
-                [rows, heads, last] => rows.is_rows() && last == elements && fixed(heads) % fixed(kv_heads).max(1) == 0,
+                [rows, heads, last] => {
+                    rows.is_rows() && last == elements && fixed(heads).is_multiple_of(fixed(kv_heads).max(1))
+                }
                 _ => false,
             };
             if !fits {

@@ -195,10 +195,10 @@ impl Elab<'_> {
             }
             Val::Vector(v) => {
                 let data = v.data.iter().map(|x| *x as f32).collect();
-                Ok(self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)?.as_value())
+                Ok(self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)?.into_value())
             }
             Val::Weight(w) => {
-                let whole = self.emit(Op::Weight(w.reference), &[], w.ty, span)?.as_value();
+                let whole = self.emit(Op::Weight(w.reference), &[], w.ty, span)?.into_value();
                 match w.chosen {
                     None => Ok(whole),
                     Some(ids) => {
@@ -484,7 +484,7 @@ impl Elab<'_> {
                     .help("compute it before the loop"),
             ));
         }
-        Ok(Val::Tensor(Tensor { origin: Origin::default(), ..t.as_value() }))
+        Ok(Val::Tensor(Tensor { origin: Origin::default(), ..t.into_value() }))
     }
 }
 

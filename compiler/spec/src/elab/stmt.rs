@@ -117,7 +117,7 @@ impl Elab<'_> {
             None => self.frame().dtype,
         };
         if target == have {
-            return Ok(t.as_value());
+            return Ok(t.into_value());
         }
         if !target.is_float() {
             return Err(Box::new(
@@ -144,7 +144,7 @@ impl Elab<'_> {
             );
         }
         let ty = t.ty.with_dtype(target);
-        Ok(self.emit(Op::Round(target), &[t], ty, span)?.as_value())
+        Ok(self.emit(Op::Round(target), &[t], ty, span)?.into_value())
     }
 
     /// Compares a value with the axes that the text declares for it.

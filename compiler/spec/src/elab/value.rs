@@ -38,7 +38,7 @@ impl Tensor {
     }
 
     /// The same tensor, taken as a value.
-    pub fn as_value(mut self) -> Tensor {
+    pub fn into_value(mut self) -> Tensor {
         self.value = true;
         self
     }
