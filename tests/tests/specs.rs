@@ -78,3 +78,35 @@ fn every_page_shows_what_the_compiler_says() {
     assert!(count >= 15, "only {count} cases were found");
     assert!(update || wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+/// Texts that would take all time, memory or stack if nothing bounded them.
+#[test]
+fn hostile_specs_are_refused() {
+    let spec = |blocks: &str| format!("extends = \"beam-nano\"\n[blocks]\ntext = '''\n{blocks}\n'''\n");
+    let doubling = |kind: &str, leaf: &str, op: &str| {
+        let mut text = format!("{kind} d0(x) = x {op} x\n");
+        (1..60).for_each(|i| text.push_str(&format!("{kind} d{i}(x) = d{}(x) {op} d{}(x)\n", i - 1, i - 1)));
+        format!("{text}fn dense(x) {{ return x * {leaf} }}\n")
+    };
+    let squaring: String = (1..60).map(|i| format!("const c{i} = c{} * c{} + 1\n", i - 1, i - 1)).collect();
+    let cases = [
+        spec(&doubling("def", "d59(x)", "+")),
+        spec(&doubling("def", "d59(2)", "+")),
+        spec(&format!("fn combine(b, r, const n) {{\nconst c0 = n\n{squaring}return b * c59 + r }}")),
+        spec(&format!("fn dense(x) {{ return {}x{} }}", "(".repeat(5000), ")".repeat(5000))),
+        spec(&format!("fn dense(x) {{ return x{} }}", " + x".repeat(100_000))),
+        spec(&format!("fn dense(x) {{ return x{} }}", "[0]".repeat(100_000))),
+        spec(&format!("fn dense(x) {{ return {}x }}", "-".repeat(100_000))),
+        spec(&format!("fn dense(x) {{ y = x\n{} return y }}", "y = norm(y, W.mlp_in_norm)\n".repeat(300_000))),
+        spec(&"fn dense(x) { match options.combine { library {".repeat(3000)),
+        format!("extends = \"beam\"\n[dims]\nhead_dim = 1048576\nhidden = 4{}", "0".repeat(30)),
+        format!("a = {}1{}", "[".repeat(20_000), "]".repeat(20_000)),
+        format!("extends = \"beam\"\n[schedule]\nattn = \"full if {}1 == 1 else sliding\"", "(".repeat(50_000)),
+        "extends = \"beam\"\n[dims]\nlayers = 1000000000000\n".to_owned(),
+    ];
+    for (i, text) in cases.iter().enumerate() {
+        let checked = check_text("spec.toml", text, &Library::embedded(), &Choices::default());
+        assert!(checked.model.is_none() && spec::has_errors(&checked.diagnostics), "case {i} was accepted");
+        assert!(!render(&checked.diagnostics, &checked.sources, false).is_empty());
+    }
+}

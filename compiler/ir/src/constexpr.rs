@@ -92,6 +92,15 @@ impl ConstExpr {
         }
     }
 
+    /// Number of parts.
+    pub fn size(&self) -> usize {
+        match self {
+            ConstExpr::Num(_) | ConstExpr::Layer => 1,
+            ConstExpr::Unary(_, a) => 1 + a.size(),
+            ConstExpr::Binary(_, a, b) => 1 + a.size() + b.size(),
+        }
+    }
+
     /// Folds every part that does not depend on the layer into one number.
     pub fn simplified(self) -> ConstExpr {
         if let Some(x) = self.number() {

@@ -110,6 +110,8 @@ pub(crate) struct Target {
 pub(crate) struct Expr {
     pub kind: ExprKind,
     pub span: Span,
+    /// Levels of expressions below this one and itself; the parser bounds it, so that no walk of the tree runs out of stack.
+    pub depth: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,4 +156,32 @@ pub(crate) enum ExprKind {
         over: Vec<Expr>,
         body: Vec<Stmt>,
     },
+}
+
+impl ExprKind {
+    /// Levels of expressions below.
+    pub fn depth(&self) -> u32 {
+        let most = |list: &[Expr]| list.iter().map(|e| e.depth).max().unwrap_or(0);
+        match self {
+            ExprKind::Number(_) | ExprKind::Name(_) => 0,
+            ExprKind::Field(e, _) | ExprKind::Neg(e) | ExprKind::As(e, _) => e.depth,
+            ExprKind::Index(e, items) => e.depth.max(most(items)),
+            ExprKind::Call { args, named, .. } => most(args).max(named.iter().map(|(_, e)| e.depth).max().unwrap_or(0)),
+            ExprKind::Binary(_, a, b) => a.depth.max(b.depth),
+            ExprKind::Match { subject, arms } => arms.iter().map(|(_, b)| body_depth(b)).fold(subject.depth, u32::max),
+            ExprKind::For { over, body, .. } => most(over).max(body_depth(body)),
+        }
+    }
+}
+
+/// Levels of expressions in statements.
+fn body_depth(body: &[Stmt]) -> u32 {
+    let of = |stmt: &Stmt| match &stmt.kind {
+        StmtKind::Const { value, .. } | StmtKind::Expr(value) => value.depth,
+        StmtKind::Let { values, .. } | StmtKind::Return(values) | StmtKind::Yield(values) => {
+            values.iter().map(|e| e.depth).max().unwrap_or(0)
+        }
+        StmtKind::Layers { body, .. } => body_depth(body),
+    };
+    body.iter().map(of).max().unwrap_or(0)
 }

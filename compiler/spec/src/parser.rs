@@ -9,8 +9,8 @@ use ir::{DType, Span};
 /// Deeper nesting than this is refused, so that hostile text cannot exhaust the stack.
 const MAX_DEPTH: usize = 64;
 
-/// More operators of one precedence in a row than this are refused for the same reason: they nest to the left.
-const MAX_CHAIN: usize = 256;
+/// Expressions with more levels than this are refused for the same reason: operators in a row nest to the left.
+const MAX_LEVELS: u32 = 200;
 
 /// Parses every block text of a spec and the std functions it uses.
 pub(crate) fn program(
@@ -313,13 +313,15 @@ impl Parser {
         ))
     }
 
-    fn chain(&self, length: usize) -> Parsed<()> {
-        if length <= MAX_CHAIN {
-            return Ok(());
+    /// An expression node from `start` to here.
+    fn node(&self, kind: ExprKind, start: Span) -> Parsed<Expr> {
+        let (span, depth) = (self.since(start), kind.depth() + 1);
+        if depth <= MAX_LEVELS {
+            return Ok(Expr { kind, span, depth });
         }
         Err(Box::new(
-            Diagnostic::error("B0104", format!("more than {MAX_CHAIN} operators follow each other"))
-                .at(self.span(), "too many")
+            Diagnostic::error("B0104", format!("an expression has more than {MAX_LEVELS} levels"))
+                .at(span, "too many operators in one expression")
                 .help("give a part a name of its own"),
         ))
     }
@@ -427,8 +429,8 @@ impl Parser {
         expr
     }
 
-    fn binary(&mut self, start: Span, op: BinaryOp, left: Expr, right: Expr) -> Expr {
-        Expr { kind: ExprKind::Binary(op, Box::new(left), Box::new(right)), span: self.since(start) }
+    fn binary(&self, start: Span, op: BinaryOp, left: Expr, right: Expr) -> Parsed<Expr> {
+        self.node(ExprKind::Binary(op, Box::new(left), Box::new(right)), start)
     }
 
     fn comparison(&mut self) -> Parsed<Expr> {
@@ -446,7 +448,7 @@ impl Parser {
             if self.eat(sign) {
                 self.breaks();
                 let right = self.sum()?;
-                return Ok(self.binary(start, op, left, right));
+                return self.binary(start, op, left, right);
             }
         }
         Ok(left)
@@ -455,8 +457,7 @@ impl Parser {
     fn sum(&mut self) -> Parsed<Expr> {
         let start = self.span();
         let mut left = self.product()?;
-        for length in 1.. {
-            self.chain(length)?;
+        loop {
             let op = match self.peek() {
                 Token::Sign("+") => BinaryOp::Add,
                 Token::Sign("-") => BinaryOp::Sub,
@@ -465,16 +466,14 @@ impl Parser {
             self.next();
             self.breaks();
             let right = self.product()?;
-            left = self.binary(start, op, left, right);
+            left = self.binary(start, op, left, right)?;
         }
-        Ok(left)
     }
 
     fn product(&mut self) -> Parsed<Expr> {
         let start = self.span();
         let mut left = self.unary()?;
-        for length in 1.. {
-            self.chain(length)?;
+        loop {
             let op = match self.peek() {
                 Token::Sign("*") => BinaryOp::Mul,
                 Token::Sign("/") => BinaryOp::Div,
@@ -484,9 +483,8 @@ impl Parser {
             self.next();
             self.breaks();
             let right = self.unary()?;
-            left = self.binary(start, op, left, right);
+            left = self.binary(start, op, left, right)?;
         }
-        Ok(left)
     }
 
     fn unary(&mut self) -> Parsed<Expr> {
@@ -495,7 +493,7 @@ impl Parser {
             self.deeper()?;
             let inner = self.unary()?;
             self.depth -= 1;
-            return Ok(Expr { kind: ExprKind::Neg(Box::new(inner)), span: self.since(start) });
+            return self.node(ExprKind::Neg(Box::new(inner)), start);
         }
         let base = self.postfix()?;
         if self.eat("**") {
@@ -503,7 +501,7 @@ impl Parser {
             self.deeper()?;
             let exponent = self.unary()?;
             self.depth -= 1;
-            return Ok(self.binary(start, BinaryOp::Pow, base, exponent));
+            return self.binary(start, BinaryOp::Pow, base, exponent);
         }
         Ok(base)
     }
@@ -511,8 +509,7 @@ impl Parser {
     fn postfix(&mut self) -> Parsed<Expr> {
         let start = self.span();
         let mut expr = self.primary()?;
-        for length in 1.. {
-            self.chain(length)?;
+        loop {
             let kind = if self.eat("[") {
                 let items = self.items_until("]")?;
                 ExprKind::Index(Box::new(expr), items)
@@ -523,9 +520,8 @@ impl Parser {
             } else {
                 return Ok(expr);
             };
-            expr = Expr { kind, span: self.since(start) };
+            expr = self.node(kind, start)?;
         }
-        Ok(expr)
     }
 
     fn items_until(&mut self, close: &str) -> Parsed<Vec<Expr>> {
@@ -566,7 +562,7 @@ impl Parser {
             }
             _ => return self.unexpected("an expression"),
         };
-        Ok(Expr { kind, span: self.since(start) })
+        self.node(kind, start)
     }
 
     fn call(&mut self, function: Ident) -> Parsed<ExprKind> {

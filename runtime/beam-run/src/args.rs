@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::failure::Failure;
 use crate::score::ScoreArgs;
 use clap::{Args, Parser, Subcommand};
 use device::ExecutorKind;
@@ -68,12 +69,19 @@ pub struct ModelArgs {
     /// Make weights up from this seed instead of reading them.
     #[arg(long, value_name = "SEED")]
     pub synthetic: Option<u64>,
-    /// What runs the model: cpu, or interp, the slow definition of the truth.
-    #[arg(long, default_value = "cpu", value_parser = |word: &str| word.parse::<ExecutorKind>())]
-    pub executor: ExecutorKind,
+    /// What runs the model: cpu, or interp, the slow definition of the truth (cuda and sim are not in this build).
+    #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda", "sim"])]
+    executor: String,
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
     #[arg(long)]
     pub narrow: bool,
+}
+
+impl ModelArgs {
+    /// The executor asked for, if this build has it.
+    pub fn executor(&self) -> Result<ExecutorKind, Failure> {
+        self.executor.parse().map_err(|_| Failure::not_in_this_build(&format!("the executor `{}`", self.executor)))
+    }
 }
 
 /// Arguments of `serve`.

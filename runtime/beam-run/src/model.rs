@@ -70,7 +70,7 @@ pub fn engine(
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
-    let executor = device::load(artifact, &weights, args.executor, &pages).map_err(Failure::input)?;
+    let executor = device::load(artifact, &weights, args.executor()?, &pages).map_err(Failure::input)?;
     let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
     Engine::new(executor, limits).map_err(Failure::input)
 }

@@ -70,7 +70,8 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     // One page more than the tokens need, as the first position may stand anywhere in its page.
     let page_tokens = artifact.plan.kv.iter().map(|kv| kv.page_tokens as usize).max().unwrap_or(1);
     let pages = pool_pages_for(&artifact.plan, longest + page_tokens, 1);
-    let mut executor = device::load_probed(&artifact, &weights, args.model.executor, &pages).map_err(Failure::input)?;
+    let mut executor =
+        device::load_probed(&artifact, &weights, args.model.executor()?, &pages).map_err(Failure::input)?;
     let entry = artifact.plan.entries.first().map(|e| e.name.clone()).unwrap_or_default();
     check_tokens(args, &sequences, executor.facts().vocab)?;
     let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;

@@ -120,9 +120,7 @@ impl Elab<'_> {
         };
         if let Some(op) = unary {
             return match (op, self.expr(&args[0], None)?) {
-                (Unary::Sqrt, Val::Const(c)) => {
-                    Ok(Val::Const(ConstExpr::Unary(ConstUnary::Sqrt, Box::new(c)).simplified()))
-                }
+                (Unary::Sqrt, Val::Const(c)) => self.sized(ConstExpr::Unary(ConstUnary::Sqrt, Box::new(c)), span),
                 (_, val) => self.unary(op, val, span).map(Val::Tensor),
             };
         }

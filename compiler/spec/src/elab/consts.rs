@@ -33,6 +33,16 @@ impl Elab<'_> {
     }
 
     fn fold(&mut self, e: &Expr, narrow: bool) -> Res<Val> {
+        self.descend(e.span)?;
+        let val = self.fold_kind(e, narrow);
+        self.levels -= 1;
+        if let Ok(Val::Vector(v)) = &val {
+            self.steps += v.data.len() / 64;
+        }
+        val
+    }
+
+    fn fold_kind(&mut self, e: &Expr, narrow: bool) -> Res<Val> {
         match &e.kind {
             ExprKind::Neg(inner) => {
                 let val = self.fold(inner, narrow)?;
@@ -100,9 +110,7 @@ impl Elab<'_> {
 
     fn map(&mut self, val: Val, narrow: bool, span: Span, f: fn(f64) -> f64, symbol: Option<ConstUnary>) -> Res<Val> {
         match (val, symbol) {
-            (Val::Const(c), Some(op)) if c.number().is_none() => {
-                Ok(Val::Const(ConstExpr::Unary(op, Box::new(c)).simplified()))
-            }
+            (Val::Const(c), Some(op)) if c.number().is_none() => self.sized(ConstExpr::Unary(op, Box::new(c)), span),
             (Val::Const(c), _) => match c.number() {
                 Some(x) => Ok(Val::Const(ConstExpr::Num(rounded(f(rounded(x, narrow)), narrow)))),
                 None => Err(per_layer(span)),
@@ -135,9 +143,7 @@ impl Elab<'_> {
                 (Some(x), Some(y), _) => {
                     Ok(Val::Const(ConstExpr::Num(rounded(f(rounded(x, narrow), rounded(y, narrow)), narrow))))
                 }
-                (_, _, Some(op)) => {
-                    Ok(Val::Const(ConstExpr::Binary(op, Box::new(x.clone()), Box::new(y.clone())).simplified()))
-                }
+                (_, _, Some(op)) => self.sized(ConstExpr::Binary(op, Box::new(x.clone()), Box::new(y.clone())), span),
                 _ => Err(per_layer(span)),
             };
         }

@@ -12,6 +12,13 @@ use ir::{
 impl Elab<'_> {
     /// Elaborates an expression. `hint` is the dtype of the name it is bound to, which a `for … yield` rounds to.
     pub(super) fn expr(&mut self, e: &Expr, hint: Option<DType>) -> Res<Val> {
+        self.descend(e.span)?;
+        let val = self.expr_kind(e, hint);
+        self.levels -= 1;
+        val
+    }
+
+    fn expr_kind(&mut self, e: &Expr, hint: Option<DType>) -> Res<Val> {
         match &e.kind {
             ExprKind::Number(x) => Ok(Val::Const(ConstExpr::Num(*x))),
             ExprKind::Name(name) => self.name(name, e.span),
@@ -19,7 +26,7 @@ impl Elab<'_> {
             ExprKind::Index(base, items) => self.index(base, items, e.span),
             ExprKind::Call { function, args, named } => self.call(function, args, named, e.span),
             ExprKind::Neg(inner) => match self.expr(inner, None)? {
-                Val::Const(c) => Ok(Val::Const(ConstExpr::Unary(ConstUnary::Neg, Box::new(c)).simplified())),
+                Val::Const(c) => self.sized(ConstExpr::Unary(ConstUnary::Neg, Box::new(c)), e.span),
                 other => self.unary(Unary::Neg, other, e.span).map(Val::Tensor),
             },
             ExprKind::Binary(op, a, b) => {
@@ -194,6 +201,8 @@ impl Elab<'_> {
                 self.emit(op, &[], TensorType::scalar(DType::F32), span)
             }
             Val::Vector(v) => {
+                // Constant data is copied into every graph that uses it.
+                self.steps += v.data.len();
                 let data = v.data.iter().map(|x| *x as f32).collect();
                 Ok(self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)?.into_value())
             }
@@ -238,7 +247,7 @@ impl Elab<'_> {
         if let (Val::Const(a), Val::Const(b)) = (&left, &right)
             && let Some(op) = const_op(op)
         {
-            return Ok(Val::Const(ConstExpr::Binary(op, Box::new(a.clone()), Box::new(b.clone())).simplified()));
+            return self.sized(ConstExpr::Binary(op, Box::new(a.clone()), Box::new(b.clone())), span);
         }
         let binary = match op {
             BinaryOp::Add => Binary::Add,

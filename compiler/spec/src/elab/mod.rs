@@ -31,6 +31,15 @@ const MAX_CALLS: usize = 64;
 /// More blocks than this are refused: a spec of this kind is hostile or mistaken.
 const MAX_BLOCKS: usize = 4096;
 
+/// Expressions inside expressions, through calls as well; more would run out of stack.
+const MAX_LEVELS: usize = 400;
+
+/// Longest work on one spec, in expressions read: constants make no operations, and functions may call others many times.
+const MAX_STEPS: usize = 4_000_000;
+
+/// Largest number of the layer, in parts: each use of a name copies it.
+const MAX_CONSTANT: usize = 256;
+
 /// More operations than this in all blocks together are refused.
 const MAX_NODES: usize = 200_000;
 
@@ -48,6 +57,8 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         at_type: None,
         used: HashSet::new(),
         nodes: 0,
+        levels: 0,
+        steps: 0,
     };
     let mut entries = Vec::new();
     let mut failed = false;
@@ -61,6 +72,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         }
         elab.frames.clear();
         elab.calls.clear();
+        elab.levels = 0;
     }
     if entries.is_empty() && !failed {
         out.push(
@@ -151,6 +163,8 @@ struct Elab<'a> {
     at_type: Option<TensorType>,
     used: HashSet<(Scope, String)>,
     nodes: usize,
+    levels: usize,
+    steps: usize,
 }
 
 impl Elab<'_> {
@@ -158,6 +172,38 @@ impl Elab<'_> {
         // A frame is pushed before anything is elaborated and popped after.
         let top = self.frames.len() - 1;
         &mut self.frames[top]
+    }
+
+    /// Counts one more expression; every way down the tree passes here.
+    fn descend(&mut self, span: Span) -> Res<()> {
+        self.levels += 1;
+        self.steps += 1;
+        if self.levels <= MAX_LEVELS && self.steps <= MAX_STEPS {
+            return Ok(());
+        }
+        let what = if self.levels > MAX_LEVELS {
+            "calls and expressions are nested too deep"
+        } else {
+            "the spec takes too long to read"
+        };
+        Err(Box::new(
+            Diagnostic::error("B0202", what)
+                .at(span, "while reading this")
+                .help("look for a function that calls others many times over, and give parts names"),
+        ))
+    }
+
+    /// A constant expression, if it is of a sensible size.
+    fn sized(&self, c: ir::ConstExpr, span: Span) -> Res<Val> {
+        let c = c.simplified();
+        if c.size() <= MAX_CONSTANT {
+            return Ok(Val::Const(c));
+        }
+        Err(Box::new(
+            Diagnostic::error("B0296", format!("a number of the layer has more than {MAX_CONSTANT} parts"))
+                .at(span, "grows here")
+                .help("each use of a constant that depends on the layer copies it: simplify the formula"),
+        ))
     }
 
     /// Adds an operation to the graph under construction. `origins` are its tensor operands.
