@@ -26,7 +26,8 @@ pub fn bracketed(error: &dyn std::fmt::Display) -> String {
 
 /// What a target decides about a spec.
 pub fn choices(target: &Target) -> Choices {
-    Choices { act: target.act, options: target.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect() }
+    let options = target.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    Choices { act: target.act, options, ..Choices::default() }
 }
 
 /// Reads a spec; warnings go to the error stream, errors become the failure.

@@ -45,10 +45,11 @@ pub(crate) fn resolve(
     let mut reader =
         Reader { merged, out, numbers: HashMap::new(), dim_spans: HashMap::new(), refused_columns: Vec::new() };
     let (name, act) = reader.model(choices);
-    let (dims, products) = reader.dims();
+    let (mut dims, products) = reader.dims(choices);
     let values = reader.values();
     let (options, option_spans) = reader.options(choices);
-    let schedule = reader.schedule(&dims);
+    let mut schedule = reader.schedule(&dims);
+    reader.keep_layers(choices, &mut dims, &mut schedule);
     let kv = reader.kv(&dims, &schedule, &values);
     let weights = reader.weights(&dims, act, &schedule);
     reader.shard(&dims);
@@ -126,11 +127,12 @@ impl<'a> Reader<'a> {
         (name, choices.act.or(act).unwrap_or(DType::F32))
     }
 
-    fn dims(&mut self) -> (IndexMap<String, u64>, IndexMap<String, Vec<String>>) {
+    fn dims(&mut self, choices: &Choices) -> (IndexMap<String, u64>, IndexMap<String, Vec<String>>) {
         let mut dims = IndexMap::new();
         for (key, (span, node)) in self.table("dims").into_iter().flatten() {
             self.dim_spans.insert(key.clone(), *span);
-            match node.kind {
+            let chosen = choices.dims.get(key).and_then(|n| i64::try_from(*n).ok());
+            match chosen.map_or_else(|| node.kind.clone(), Kind::Integer) {
                 Kind::Integer(n) if (1..=MAX_DIM).contains(&n) => {
                     dims.insert(key.clone(), n as u64);
                     self.numbers.insert(key.clone(), n as f64);
@@ -314,6 +316,19 @@ impl<'a> Reader<'a> {
             }
         }
         schedule
+    }
+
+    /// The part of the schedule that is asked for; the index of a layer is its place in this part.
+    fn keep_layers(
+        &mut self,
+        choices: &Choices,
+        dims: &mut IndexMap<String, u64>,
+        schedule: &mut Vec<LayerKinds>,
+    ) {
+        let Some(kept) = &choices.layers else { return };
+        *schedule = kept.iter().filter_map(|l| schedule.get(*l).cloned()).collect();
+        dims.insert("layers".to_owned(), schedule.len() as u64);
+        self.numbers.insert("layers".to_owned(), schedule.len() as f64);
     }
 
     /// `column == kind`, checked against the schedule.

@@ -38,6 +38,11 @@ pub struct Choices {
     pub act: Option<DType>,
     /// Option → alternatives, the preferred first. The first one that the spec offers is taken.
     pub options: BTreeMap<String, Vec<String>>,
+    /// Replaces numbers of `[dims]`, after bases are merged: how validation makes a small model of the same text.
+    /// Names that `[dims]` does not have change nothing; lengths of new factors follow from the others.
+    pub dims: BTreeMap<String, u64>,
+    /// Keeps only these layers, ascending, of the schedule that the spec states for all of them.
+    pub layers: Option<Vec<usize>>,
 }
 
 /// A spec that was read: the model if there was no error, and everything that is to be said about it.
