@@ -146,6 +146,11 @@ pub static CODES: &[Code] = &[
         "Only float formats round into each other; indices and truth values keep theirs.",
     ),
     code("B0208", "declared axes differ", "The axes written in the text are not those of the value."),
+    code(
+        "B0209",
+        "integer arithmetic that would round",
+        "Positions, ids and numbers made of them are exact in f32 and not in bf16. An untyped name would round them; write the type.",
+    ),
     code("B0211", "an axis of two lengths", "Two operands have an axis of one name and different lengths."),
     code(
         "B0212",
@@ -190,6 +195,11 @@ pub static CODES: &[Code] = &[
     code("B0235", "a carried name changes its type", "What a layer leaves under a name is what the next layer takes."),
     code("B0236", "no arm for a kind", "A match covers every kind that can occur."),
     code("B0237", "arms of different types", "All arms of a match leave the same types."),
+    code(
+        "B0238",
+        "an arm that rebinds something else than a tensor",
+        "Arms chosen by a layer's kind become blocks; only tensors leave a block.",
+    ),
     code("B0241", "unknown name", "The name is no local, dimension or value. Functions see only their parameters."),
     code("B0242", "no parts", "Only the layer, W, kv, options and groups of values have parts after a dot."),
     code("B0243", "unknown column", "The layer has kinds only in the columns of [schedule]."),
@@ -252,6 +262,11 @@ pub static CODES: &[Code] = &[
     code("B0268", "a count out of range", "top takes between one and all entries of the axis."),
     code("B0269", "no halves", "halves and turn need an innermost axis declared as \"2.half\" in [axes]."),
     code("B0270", "no whole for two halves", "concat joins two halves into the axis declared as \"2.half\" in [axes]."),
+    code(
+        "B0271",
+        "a running total in a loop",
+        "Steps of for … yield do not see each other, so a name from outside cannot be assigned inside.",
+    ),
     code(
         "B0281",
         "nothing to contract",

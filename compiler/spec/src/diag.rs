@@ -78,6 +78,11 @@ impl Diagnostic {
         self
     }
 
+    /// The next step: what the finding says, or where its code is explained.
+    pub fn next_step(&self) -> String {
+        self.help.clone().unwrap_or_else(|| format!("`beamc explain {}` says what is allowed", self.code))
+    }
+
     /// Of two facts in conflict, the one in the user's own file (the first) is the primary one: it is what he can change.
     pub(crate) fn point_at_the_users_file(&mut self) {
         if let Some(primary) = self.primary.as_mut().filter(|p| p.span.file != 0)
@@ -145,9 +150,8 @@ fn render_one(d: &Diagnostic, sources: &Sources, renderer: &Renderer) -> String 
         }
         group = group.element(snippet);
     }
-    if let Some(help) = &d.help {
-        group = group.element(Level::HELP.message(help.as_str()));
-    }
+    let help = d.next_step();
+    group = group.element(Level::HELP.message(help.as_str()));
     renderer.render(&[group])
 }
 
@@ -182,7 +186,7 @@ pub fn render_json(diagnostics: &[Diagnostic], sources: &Sources) -> serde_json:
                 "message": d.message,
                 "at": d.primary.as_ref().map(label),
                 "notes": d.notes.iter().map(label).collect::<Vec<_>>(),
-                "help": d.help,
+                "help": d.next_step(),
             })
         })
         .collect()

@@ -319,12 +319,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The part of the schedule that is asked for; the index of a layer is its place in this part.
-    fn keep_layers(
-        &mut self,
-        choices: &Choices,
-        dims: &mut IndexMap<String, u64>,
-        schedule: &mut Vec<LayerKinds>,
-    ) {
+    fn keep_layers(&mut self, choices: &Choices, dims: &mut IndexMap<String, u64>, schedule: &mut Vec<LayerKinds>) {
         let Some(kept) = &choices.layers else { return };
         *schedule = kept.iter().filter_map(|l| schedule.get(*l).cloned()).collect();
         dims.insert("layers".to_owned(), schedule.len() as u64);

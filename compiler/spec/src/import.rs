@@ -74,9 +74,8 @@ fn base_for(
         else {
             continue;
         };
-        let extends = spec.lines().any(|l| l.trim_start().starts_with("extends"));
         let Some(hf) = merged.table("model").and_then(|t| t.get("hf")).and_then(|(_, n)| n.table()) else { continue };
-        if extends {
+        if merged.derived {
             continue;
         }
         let wanted = hf.get("architectures").and_then(|(_, n)| n.array()).into_iter().flatten();

@@ -48,6 +48,8 @@ pub(crate) struct Merged {
     pub blocks: Vec<BlockText>,
     /// The whole user file, for errors about what is absent.
     pub whole: Span,
+    /// Whether the spec extends another.
+    pub derived: bool,
 }
 
 impl Merged {
@@ -91,7 +93,7 @@ pub(crate) fn load(
         }
     }
     let whole = Span { file: chain[0].0, start: 0, end: 0 };
-    let mut merged = Merged { root: Table::new(), blocks: Vec::new(), whole };
+    let mut merged = Merged { root: Table::new(), blocks: Vec::new(), whole, derived: chain.len() > 1 };
     for (file, node) in chain.iter().rev() {
         overlay(&mut merged, *file, node, sources, out);
     }
@@ -156,6 +158,14 @@ fn overlay(merged: &mut Merged, file: u32, node: &Node, sources: &Sources, out: 
             );
             continue;
         };
+        if key == "capture" {
+            out.push(
+                Diagnostic::error("B0090", "capturing values of a target spec is not supported yet")
+                    .at(*key_span, "asks for it")
+                    .help("compile the target spec alone"),
+            );
+            continue;
+        }
         if key == "blocks" {
             blocks(merged, file, table, sources, out);
             continue;

@@ -49,13 +49,19 @@ impl Rule<'_> {
         found
     }
 
-    fn deeper(&mut self) -> Result<(), String> {
+    /// One level down; a rule nested without end would exhaust the stack.
+    fn deeper<T>(&mut self, inside: fn(&mut Self) -> Result<T, String>) -> Result<T, String> {
         self.depth += 1;
-        if self.depth > 64 { Err("the rule is nested too deep".to_owned()) } else { Ok(()) }
+        let result = if self.depth > 64 { Err("the rule is nested too deep".to_owned()) } else { inside(self) };
+        self.depth -= 1;
+        result
     }
 
     fn choice(&mut self) -> Result<String, String> {
-        self.deeper()?;
+        self.deeper(Self::choice_inside)
+    }
+
+    fn choice_inside(&mut self) -> Result<String, String> {
         let kind = match self.next() {
             Token::Name(kind) => kind,
             other => return Err(format!("a kind is expected, and here is {}", other.describe())),
@@ -88,7 +94,10 @@ impl Rule<'_> {
     }
 
     fn not(&mut self) -> Result<bool, String> {
-        self.deeper()?;
+        self.deeper(Self::not_inside)
+    }
+
+    fn not_inside(&mut self) -> Result<bool, String> {
         if self.word("not") {
             return self.not().map(|b| !b);
         }
@@ -140,7 +149,10 @@ impl Rule<'_> {
     }
 
     fn factor(&mut self) -> Result<f64, String> {
-        self.deeper()?;
+        self.deeper(Self::factor_inside)
+    }
+
+    fn factor_inside(&mut self) -> Result<f64, String> {
         match self.next() {
             Token::Number(x) => Ok(x),
             Token::Name(name) => self.numbers.get(&name).copied().ok_or_else(|| format!("`{name}` is no dimension")),

@@ -56,6 +56,7 @@ impl Elab<'_> {
                 let hint = None;
                 match self.expr(arg, hint)? {
                     Val::Many(items) => values.extend(items.into_iter().map(|v| (v, arg.span))),
+                    Val::Top(v, ids) => values.extend([(Val::Tensor(v), arg.span), (Val::Tensor(ids), arg.span)]),
                     value => values.push((value, arg.span)),
                 }
             }
@@ -195,8 +196,13 @@ impl Elab<'_> {
     pub(super) fn along(&mut self, e: &Expr, over: Option<&Expr>, span: Span) -> Res<(Tensor, Axis)> {
         let val = self.expr(e, None)?;
         let t = self.tensor(val, e.span)?;
+        self.along_tensor(t, over, span)
+    }
+
+    /// As [`Self::along`], of a tensor.
+    pub(super) fn along_tensor(&mut self, t: Tensor, over: Option<&Expr>, span: Span) -> Res<(Tensor, Axis)> {
         let Some(over) = over else {
-            let axis = self.last_axis(&t, e.span)?;
+            let axis = self.last_axis(&t, span)?;
             self.check_loop_axis(&axis, span)?;
             return Ok((t, axis));
         };

@@ -82,19 +82,19 @@ impl Elab<'_> {
                 for a in args {
                     values.push(self.fold(a, narrow)?);
                 }
-                match (function.text.as_str(), values.as_slice()) {
-                    ("min", [a, b]) => self.zip(a.clone(), b.clone(), e.span, f64::min).map(Val::Vector),
-                    ("max", [a, b]) => self.zip(a.clone(), b.clone(), e.span, f64::max).map(Val::Vector),
-                    ("where", [c, a, b]) => {
-                        let kept = self.zip(c.clone(), a.clone(), e.span, |c, a| if c != 0.0 { a } else { 0.0 })?;
-                        let other = self.zip(c.clone(), b.clone(), e.span, |c, b| if c != 0.0 { 0.0 } else { b })?;
-                        self.zip(Val::Vector(kept), Val::Vector(other), e.span, |a, b| a + b).map(Val::Vector)
+                let f: fn(&[f64]) -> f64 = match (function.text.as_str(), values.len()) {
+                    ("min", 2) => |x| x[0].min(x[1]),
+                    ("max", 2) => |x| x[0].max(x[1]),
+                    ("where", 3) => |x| if x[0] != 0.0 { x[1] } else { x[2] },
+                    (name, n) => {
+                        return Err(Box::new(
+                            Diagnostic::error("B0292", format!("`{name}` of {n} values is no function of constants"))
+                                .at(function.span, "in a constant")
+                                .help("min(a, b), max(a, b) and where(condition, a, b) are"),
+                        ));
                     }
-                    (name, _) => Err(Box::new(
-                        Diagnostic::error("B0292", format!("`{name}` is no such function of constants"))
-                            .at(function.span, "in a constant"),
-                    )),
-                }
+                };
+                self.zip(values, narrow, e.span, f)
             }
             _ => match self.expr(e, None)? {
                 Val::Layer => Ok(Val::Const(ConstExpr::Layer)),
@@ -138,24 +138,20 @@ impl Elab<'_> {
             BinaryOp::Gt => |a, b| f64::from(u8::from(a > b)),
             BinaryOp::Ge => |a, b| f64::from(u8::from(a >= b)),
         };
-        if let (Val::Const(x), Val::Const(y)) = (&a, &b) {
-            return match (x.number(), y.number(), symbol(op)) {
-                (Some(x), Some(y), _) => {
-                    Ok(Val::Const(ConstExpr::Num(rounded(f(rounded(x, narrow), rounded(y, narrow)), narrow))))
-                }
-                (_, _, Some(op)) => self.sized(ConstExpr::Binary(op, Box::new(x.clone()), Box::new(y.clone())), span),
-                _ => Err(per_layer(span)),
-            };
+        if let (Val::Const(x), Val::Const(y), Some(op)) = (&a, &b, symbol(op))
+            && (x.uses_layer() || y.uses_layer())
+        {
+            return self.sized(ConstExpr::Binary(op, Box::new(x.clone()), Box::new(y.clone())), span);
         }
-        let (a, b) = (self.widen(a, narrow, span)?, self.widen(b, narrow, span)?);
-        let mut out = self.zip(Val::Vector(a), Val::Vector(b), span, f)?;
-        out.data.iter_mut().for_each(|x| *x = rounded(*x, narrow));
-        Ok(Val::Vector(out))
+        self.zip(vec![a, b], narrow, span, |x| f(x[0], x[1]))
     }
 
     fn widen(&self, val: Val, narrow: bool, span: Span) -> Res<Vector> {
         match val {
-            Val::Vector(v) => Ok(v),
+            Val::Vector(mut v) => {
+                v.data.iter_mut().for_each(|x| *x = rounded(*x, narrow));
+                Ok(v)
+            }
             Val::Const(c) => match c.number() {
                 Some(x) => Ok(Vector { axes: Vec::new(), data: vec![rounded(x, narrow)] }),
                 None => Err(per_layer(span)),
@@ -164,18 +160,27 @@ impl Elab<'_> {
         }
     }
 
-    /// Element by element; one of the two may be a single number, else both have the same axes.
-    fn zip(&self, a: Val, b: Val, span: Span, f: fn(f64, f64) -> f64) -> Res<Vector> {
-        let (a, b) = (self.widen(a, false, span)?, self.widen(b, false, span)?);
-        let (axes, n) = if a.axes.is_empty() { (b.axes.clone(), b.data.len()) } else { (a.axes.clone(), a.data.len()) };
-        if !a.axes.is_empty() && !b.axes.is_empty() && a.axes != b.axes {
-            return Err(Box::new(
-                Diagnostic::error("B0294", "two constant vectors have different axes")
-                    .at(span, format!("`{}` and `{}`", a.axes[0].name, b.axes[0].name)),
-            ));
+    /// Element by element: single numbers go with every element, vectors have the same axes; numbers only give a number.
+    fn zip(&self, values: Vec<Val>, narrow: bool, span: Span, f: impl Fn(&[f64]) -> f64) -> Res<Val> {
+        let values = values.into_iter().map(|v| self.widen(v, narrow, span)).collect::<Res<Vec<Vector>>>()?;
+        let mut axes: &[Axis] = &[];
+        for v in values.iter().filter(|v| !v.axes.is_empty()) {
+            if !axes.is_empty() && axes != v.axes.as_slice() {
+                return Err(Box::new(
+                    Diagnostic::error("B0294", "two constant vectors have different axes")
+                        .at(span, format!("`{}` and `{}`", axes[0].name, v.axes[0].name))
+                        .help("vectors combine entry by entry"),
+                ));
+            }
+            axes = &v.axes;
         }
+        let n = values.iter().map(|v| v.data.len()).max().unwrap_or(0);
         let at = |v: &Vector, i: usize| if v.axes.is_empty() { v.data[0] } else { v.data[i] };
-        Ok(Vector { axes, data: (0..n).map(|i| f(at(&a, i), at(&b, i))).collect() })
+        let element = |i: usize| rounded(f(&values.iter().map(|v| at(v, i)).collect::<Vec<f64>>()), narrow);
+        if axes.is_empty() {
+            return Ok(Val::Const(ConstExpr::Num(element(0))));
+        }
+        Ok(Val::Vector(Vector { axes: axes.to_vec(), data: (0..n).map(element).collect() }))
     }
 
     /// `iota(axis)`: 0, 1, 2, … along an axis of known length.

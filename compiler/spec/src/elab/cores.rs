@@ -60,14 +60,14 @@ impl Elab<'_> {
 
     /// `dot(a, b, over = axis)`: sum of products along one axis.
     pub(super) fn dot(&mut self, a: &Expr, b: &Expr, over: Option<&Expr>, span: Span) -> Res<Tensor> {
-        let (_, axis) = self.along(a, over, span)?;
         let (a, b) = (self.operand(a)?, self.operand(b)?);
-        let a = self.with_axis(a, &axis.name, span)?;
+        let (a, axis) = self.along_tensor(a, over, span)?;
         let b = self.with_axis(b, &axis.name, span)?;
-        let (operands, axes, _) = self.aligned(vec![a, b], span)?;
+        let (operands, axes, merges) = self.aligned(vec![a, b], span)?;
         let axes = axes.into_iter().filter(|x| x.name != axis.name).collect();
         let op = Op::Dot { axis: axis.name, order: Order::Any };
-        self.emit(op, &operands, TensorType::new(DType::F32, axes), span)
+        let t = self.emit(op, &operands, TensorType::new(DType::F32, axes), span)?;
+        self.merged(t, &merges, span)
     }
 
     fn cache_kind(&mut self, e: &Expr) -> Res<KvRef> {

@@ -142,7 +142,7 @@ impl Elab<'_> {
     /// `W.name`: a layer weight where a layer runs, else a weight of the model.
     fn weight(&mut self, field: &Ident) -> Res<Val> {
         let facts = &self.resolved.facts;
-        let in_layer = matches!(self.find_layer(), Some(Val::Layer));
+        let in_layer = self.frames.last().is_some_and(|f| f.in_layer);
         let found = if in_layer { facts.weight(Scope::Layer, &field.text) } else { None };
         let Some(weight) = found.or_else(|| facts.weight(Scope::Model, &field.text)) else {
             let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
@@ -187,11 +187,6 @@ impl Elab<'_> {
         Ok(Val::Weight(WeightVal { reference, ty, chosen: None }))
     }
 
-    /// Whether a layer runs here: an inner frame of the loop, or a function called from it.
-    fn find_layer(&self) -> Option<Val> {
-        (self.frames.len() > 1).then_some(Val::Layer)
-    }
-
     /// A value as a run-time tensor of the graph under construction.
     pub(super) fn tensor(&mut self, val: Val, span: Span) -> Res<Tensor> {
         match val {
@@ -204,7 +199,7 @@ impl Elab<'_> {
                 // Constant data is copied into every graph that uses it.
                 self.steps += v.data.len();
                 let data = v.data.iter().map(|x| *x as f32).collect();
-                Ok(self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)?.into_value())
+                self.emit(Op::Literal(data), &[], TensorType::new(DType::F32, v.axes), span)
             }
             Val::Weight(w) => {
                 let whole = self.emit(Op::Weight(w.reference), &[], w.ty, span)?.into_value();
@@ -471,10 +466,13 @@ impl Elab<'_> {
             scope.insert(var.text.clone(), Val::Tensor(t));
         }
         let Some(axis) = axis else { return Err(no_axes(span)) };
+        let depth = self.frame().scopes.len();
+        self.frame().loop_scopes.push(depth);
         self.frame().scopes.push(scope);
         self.frame().loop_axes.push(axis.name.clone());
         let done = self.statements(body, None);
         self.frame().loop_axes.pop();
+        self.frame().loop_scopes.pop();
         self.frame().scopes.pop();
         let yielded = self.frame().yielded.take();
         done?;

@@ -20,7 +20,7 @@ impl Elab<'_> {
                 self.frame().at = Some(id);
             }
             let t = Tensor { id, ty, value: true, origin: Origin::default() };
-            self.bind(&param.name.text, Val::Tensor(t));
+            self.declare(&param.name.text, Val::Tensor(t));
         }
         self.statements(&function.body, None)?;
         let results = self.results(function)?;
@@ -155,7 +155,8 @@ impl Elab<'_> {
         let dtype = function.dtype.unwrap_or(self.resolved.facts.act);
         let mut operands = Vec::new();
         let mut bound: Vec<(String, Val)> = Vec::new();
-        let mut key = format!("{}|{:?}", function.name.text, self.frame().kinds);
+        let (kinds, in_layer) = (self.frame().kinds.clone(), self.frame().in_layer);
+        let mut key = format!("{}|{kinds:?}|{:?}|{in_layer}", function.name.text, self.at_type);
         for (param, (arg, arg_span)) in function.params.iter().zip(args) {
             let val = self.argument(param, arg, arg_span, dtype)?;
             key.push_str(&match &val {
@@ -222,8 +223,9 @@ impl Elab<'_> {
         dtype: DType,
         span: Span,
     ) -> Res<Instance> {
-        let kinds = self.frame().kinds.clone();
+        let (kinds, in_layer) = (self.frame().kinds.clone(), self.frame().in_layer);
         self.frames.push(Frame::new(FrameKind::Function, dtype, kinds));
+        self.frame().in_layer = in_layer;
         for (name, val) in bound {
             let inner = match val {
                 Val::Tensor(t) => {
@@ -232,7 +234,7 @@ impl Elab<'_> {
                 }
                 other => other,
             };
-            self.bind(&name, inner);
+            self.declare(&name, inner);
         }
         self.statements(&function.body, None)?;
         let results = self.results(function)?;

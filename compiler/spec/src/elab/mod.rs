@@ -124,6 +124,10 @@ struct Frame {
     kinds: Vec<(String, String)>,
     /// Row positions, once asked for.
     at: Option<ValueId>,
+    /// Whether a layer runs here, so that `W.name` may be a layer's weight.
+    in_layer: bool,
+    /// Where the scopes of enclosing `for … yield` loops begin.
+    loop_scopes: Vec<usize>,
     /// Axes of enclosing `for … yield` loops: one step of the loop sees a single index of them.
     loop_axes: Vec<String>,
     returned: Option<Vec<Val>>,
@@ -141,6 +145,8 @@ impl Frame {
             dtype,
             kinds,
             at: None,
+            in_layer: false,
+            loop_scopes: Vec::new(),
             loop_axes: Vec::new(),
             returned: None,
             yielded: None,

@@ -56,7 +56,11 @@ impl Elab<'_> {
             let (dtype, mut known) = (self.frame().dtype, self.frame().kinds.clone());
             known.push((column.to_owned(), kind.clone()));
             let mut frame = Frame::new(FrameKind::Inner, dtype, known);
+            frame.in_layer = self.frame().in_layer;
             frame.loop_axes = self.frame().loop_axes.clone();
+            if !frame.loop_axes.is_empty() {
+                frame.loop_scopes.push(0);
+            }
             self.frames.push(frame);
             let last = self.statements(body, hint)?;
             if self.frame().returned.is_some() {
@@ -141,7 +145,7 @@ impl Elab<'_> {
                 let id = t.id;
                 self.frame().builder.name(id, name);
             }
-            self.bind(name, item);
+            self.bind(name, item, span)?;
         }
         Ok(match value {
             Val::Tensor(t) => Val::Tensor(Tensor { value: keeps, ..t }),
@@ -178,6 +182,7 @@ impl Elab<'_> {
         }
         let dtype = self.frame().dtype;
         self.frames.push(Frame::new(FrameKind::Inner, dtype, Vec::new()));
+        self.frame().in_layer = true;
         self.frame().scopes.push([(index.text.clone(), Val::Layer)].into());
         if self.statements(body, None)?.is_some_and(|(v, _)| matches!(v, Val::Tensor(_))) {
             self.warnings.push(
@@ -228,7 +233,7 @@ impl Elab<'_> {
                 let id = t.id;
                 self.frame().builder.name(id, name);
             }
-            self.bind(name, item);
+            self.bind(name, item, span)?;
         }
         Ok(())
     }

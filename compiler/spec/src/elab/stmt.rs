@@ -30,7 +30,7 @@ impl Elab<'_> {
         match &stmt.kind {
             StmtKind::Const { name, dtype, value } => {
                 let value = self.constant(value, *dtype == Some(DType::F32))?;
-                self.bind(&name.text, value);
+                self.declare(&name.text, value);
                 Ok(())
             }
             StmtKind::Let { targets, values } => self.assign(targets, values, stmt.span),
@@ -59,6 +59,7 @@ impl Elab<'_> {
         for e in list {
             match self.expr(e, None)? {
                 Val::Many(items) => out.extend(items),
+                Val::Top(values, ids) => out.extend([Val::Tensor(values), Val::Tensor(ids)]),
                 other => out.push(other),
             }
         }
@@ -96,7 +97,7 @@ impl Elab<'_> {
                     Val::Tensor(t)
                 }
             };
-            self.bind(&target.name.text, bound);
+            self.bind(&target.name.text, bound, target.name.span)?;
         }
         Ok(())
     }
@@ -127,6 +128,13 @@ impl Elab<'_> {
             ));
         }
         let origin = t.origin();
+        if annotation.is_none() && origin.integer && !origin.wide && !origin.narrow && target == DType::Bf16 {
+            return Err(Box::new(
+                Diagnostic::error("B0209", format!("arithmetic on integers is f32, and would round to {target} here"))
+                    .at(span, "positions and indices above 256 would not survive")
+                    .help("give it a type: name: f32 = …, or a block `in f32`"),
+            ));
+        }
         if let (Some(name), None) = (name, annotation)
             && target == DType::Bf16
             && origin.wide
@@ -170,36 +178,58 @@ impl Elab<'_> {
         self.resolved.facts.axis(&name.text).unwrap_or_else(|| Axis::rows(name.text.clone()))
     }
 
-    /// Binds a name: rebinds it where it is visible in this graph, else declares it in the innermost scope.
-    pub(super) fn bind(&mut self, name: &str, value: Val) {
-        let top = self.frames.len() - 1;
-        let below = self.frames[top].kind == FrameKind::Inner && self.visible_below(top, name);
-        let frame = &mut self.frames[top];
-        if let Some(scope) = frame.scopes.iter_mut().rev().find(|s| s.contains_key(name)) {
-            scope.insert(name.to_owned(), value);
-        } else if let (true, Val::Tensor(t)) = (below, &value) {
-            frame.assigned.insert(name.to_owned(), t.clone());
-        } else if let Some(scope) = frame.scopes.last_mut() {
+    /// Declares a name in the innermost scope: a parameter or a `const`.
+    pub(super) fn declare(&mut self, name: &str, value: Val) {
+        if let Some(scope) = self.frame().scopes.last_mut() {
             scope.insert(name.to_owned(), value);
         }
     }
 
-    /// Whether a name is a tensor of a frame below an inner one.
-    fn visible_below(&self, top: usize, name: &str) -> bool {
+    /// Assigns a name: rebinds it where it is visible in this graph, else declares it in the innermost scope. A tensor of
+    /// the frame below becomes a result of this frame's graph.
+    pub(super) fn bind(&mut self, name: &str, value: Val, span: Span) -> Res<()> {
+        let top = self.frames.len() - 1;
+        let below = if self.frames[top].kind == FrameKind::Inner { self.visible_below(top, name) } else { None };
+        let frame = &mut self.frames[top];
+        let outside_loop = |depth: usize| frame.loop_scopes.last().is_some_and(|first| depth < *first);
+        let owner = frame.scopes.iter().rposition(|s| s.contains_key(name));
+        if owner.map_or(below.is_some() && !frame.loop_scopes.is_empty(), outside_loop) {
+            return Err(Box::new(
+                Diagnostic::error("B0271", format!("`{name}` belongs outside the loop and is assigned inside"))
+                    .at(span, "steps of a loop do not see each other")
+                    .help("give it another name, yield it and combine after the loop, for example with sum(…, over = axis)"),
+            ));
+        }
+        match (owner, below, &value) {
+            (Some(depth), ..) => drop(frame.scopes[depth].insert(name.to_owned(), value)),
+            (None, Some(true), Val::Tensor(t)) => drop(frame.assigned.insert(name.to_owned(), t.clone())),
+            (None, Some(_), other) => {
+                return Err(Box::new(
+                    Diagnostic::error("B0238", format!("`{name}` is {} here and leaves the arm", other.what()))
+                        .at(span, "only tensors can be chosen by a layer's kind")
+                        .help("use it inside the arm, under another name"),
+                ));
+            }
+            (None, None, _) => self.declare(name, value),
+        }
+        Ok(())
+    }
+
+    /// What a name of the frames below an inner one is: a tensor (`true`) or something else.
+    fn visible_below(&self, top: usize, name: &str) -> Option<bool> {
         for index in (0..top).rev() {
             let frame = &self.frames[index];
-            let found = frame.scopes.iter().rev().find_map(|s| s.get(name));
-            if let Some(val) = found {
-                return matches!(val, Val::Tensor(_));
+            if let Some(val) = frame.scopes.iter().rev().find_map(|s| s.get(name)) {
+                return Some(matches!(val, Val::Tensor(_)));
             }
             if frame.assigned.contains_key(name) {
-                return true;
+                return Some(true);
             }
             if frame.kind != FrameKind::Inner {
-                return false;
+                return None;
             }
         }
-        false
+        None
     }
 
     /// Looks a name up in the frames; a tensor of a frame below is captured as an input.

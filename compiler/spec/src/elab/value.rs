@@ -9,11 +9,17 @@ pub(crate) struct Origin {
     pub wide: bool,
     /// Some value under it is stored narrower.
     pub narrow: bool,
+    /// Some value under it is an integer.
+    pub integer: bool,
 }
 
 impl Origin {
     pub fn join(self, other: Origin) -> Origin {
-        Origin { wide: self.wide || other.wide, narrow: self.narrow || other.narrow }
+        Origin {
+            wide: self.wide || other.wide,
+            narrow: self.narrow || other.narrow,
+            integer: self.integer || other.integer,
+        }
     }
 }
 
@@ -31,8 +37,9 @@ impl Tensor {
     /// The origin that an operation on this tensor inherits.
     pub fn origin(&self) -> Origin {
         match (self.value, self.ty.dtype) {
-            (true, DType::F32) => Origin { wide: true, narrow: false },
-            (true, DType::Bf16) => Origin { wide: false, narrow: true },
+            (true, DType::F32) => Origin { wide: true, ..Origin::default() },
+            (true, DType::Bf16) => Origin { narrow: true, ..Origin::default() },
+            (_, DType::I32) => Origin { integer: true, ..Origin::default() },
             _ => self.origin,
         }
     }
