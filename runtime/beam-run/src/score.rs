@@ -235,7 +235,7 @@ impl Run<'_> {
                 len: tokens.len(),
                 pages: (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
             }],
-            translation: vec![table; facts.kv.len()],
+            translation: vec![table.into(); facts.kv.len()],
             wanted: (0..tokens.len()).map(wanted).collect(),
         }
     }

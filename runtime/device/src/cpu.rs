@@ -60,8 +60,7 @@ impl CpuExecutor {
             ));
         };
         let bucket = &entry.buckets[bucket];
-        let counts =
-            RowCounts { tokens: step.tokens.len(), wanted: step.wanted.len(), sequences: step.sequences.len() };
+        let counts = RowCounts { tokens: step.tokens.len(), wanted: step.wanted.len() };
         let mut walker = Walker {
             entry,
             bucket,

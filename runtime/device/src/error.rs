@@ -62,4 +62,16 @@ pub enum PrepareError {
         "D0106: executor `{0}` is not in this build, which has `interp` and `cpu`; choose one of these with `--executor`"
     )]
     NotBuilt(String),
+    /// A value with a row for something that a step does not bring.
+    #[error(
+        "D0107: `{value}` in graph `{graph}` has rows of axis `{axis}`, a step has rows of `T` (tokens) and `R` (wanted) only; give it one of these in the spec, or compile the artifact again"
+    )]
+    RowAxis {
+        /// Graph.
+        graph: String,
+        /// Value.
+        value: String,
+        /// Its row axis.
+        axis: String,
+    },
 }

@@ -7,7 +7,7 @@ use crate::cache::{Pool, Side};
 use crate::contract::{self, Rows};
 use crate::error::PrepareError;
 use crate::finish::{Done, answer, copy_pages, facts, pools};
-use crate::prepare::{POSITIONS, RESULT, TOKENS, WANTED, title};
+use crate::prepare::{POSITIONS, RESULT, RowsOf, TOKENS, WANTED, title};
 use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor, TensorData};
 use crate::store::WeightStore;
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
@@ -37,6 +37,11 @@ impl InterpExecutor {
         weights: &dyn WeightStore,
         pool_pages: &[usize],
     ) -> Result<InterpExecutor, PrepareError> {
+        for kernels in module.entries.iter().flat_map(|e| &e.graphs) {
+            for id in kernels.graph.ids() {
+                RowsOf::value(&kernels.name, &kernels.graph, id)?;
+            }
+        }
         let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
         let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
         Ok(InterpExecutor {

@@ -4,7 +4,7 @@ use crate::arena::{Arena, Operand};
 use crate::cache::Pool;
 use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
-use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, RowsOf, TOKENS, WANTED};
+use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
 use crate::view::View;
 use engine::{Step, StepError};
@@ -94,8 +94,7 @@ impl Walker<'_> {
     }
 
     fn row_count(&self, stage: &Stage<'_>, id: ValueId) -> usize {
-        let shape = stage.graph.value(id).shape.as_ref();
-        self.counts.of(RowsOf::axis(shape.and_then(|s| s.rows.as_deref())))
+        self.counts.of(stage.graph.value(id).rows)
     }
 
     fn operand<'s>(&self, stage: &Stage<'s>, id: ValueId) -> Result<Operand<'s>, String> {

@@ -5,6 +5,7 @@
 //! is never handed out.
 
 use crate::{ExecutorFacts, PhysicalPage, VirtualPage};
+use std::sync::Arc;
 
 /// Free pages and the translation that steps carry.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub struct PagePool {
     page_tokens: usize,
     free: Vec<VirtualPage>,
     pages: usize,
-    translation: Vec<Vec<PhysicalPage>>,
+    translation: Vec<Arc<[PhysicalPage]>>,
 }
 
 impl PagePool {
@@ -38,7 +39,8 @@ impl PagePool {
         let smallest = facts.pool_pages.iter().copied().min().unwrap_or(limit_tokens.saturating_add(1));
         let pages = smallest.min(PhysicalPage::MAX as usize).saturating_sub(1);
         let free = (1..=pages as VirtualPage).rev().collect();
-        Ok(PagePool { page_tokens, free, pages, translation: vec![vec![-1; pages + 1]; facts.kv.len()] })
+        let translation = facts.kv.iter().map(|_| vec![-1; pages + 1].into()).collect();
+        Ok(PagePool { page_tokens, free, pages, translation })
     }
 
     /// Positions that fit when every page is free.
@@ -72,12 +74,17 @@ impl PagePool {
     }
 
     /// Virtual → physical, per KV kind; -1 for pages that nobody holds.
-    pub fn translation(&self) -> &[Vec<PhysicalPage>] {
+    pub fn translation(&self) -> &[Arc<[PhysicalPage]>] {
         &self.translation
     }
 
+    /// Changes entries; a table that a step still holds is copied, so the step keeps what it was planned with.
     fn translate(&mut self, pages: &[VirtualPage], to: impl Fn(VirtualPage) -> PhysicalPage) {
+        if pages.is_empty() {
+            return;
+        }
         for table in &mut self.translation {
+            let table = Arc::make_mut(table);
             for &page in pages {
                 if let Some(entry) = table.get_mut(page as usize) {
                     *entry = to(page);

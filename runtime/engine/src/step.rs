@@ -6,6 +6,7 @@
 //! request state, only the cache memory that page tables point into.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A page id that stays valid while its owner holds it, whatever happens to the memory behind it.
 pub type VirtualPage = u32;
@@ -24,8 +25,9 @@ pub struct Step {
     pub positions: Vec<i32>,
     /// Sequences, in row order; their rows tile `0 .. tokens.len()`.
     pub sequences: Vec<SequenceRows>,
-    /// Virtual → physical page, one table per KV kind in the order of the plan, indexed by virtual id.
-    pub translation: Vec<Vec<PhysicalPage>>,
+    /// Virtual → physical page, one table per KV kind in the order of the plan, indexed by virtual id. Shared with whoever
+    /// planned the step: a table is as long as its pool, and most steps change nothing in it.
+    pub translation: Vec<Arc<[PhysicalPage]>>,
     /// Rows whose logits are wanted, ascending.
     pub wanted: Vec<WantedRow>,
 }

@@ -12,7 +12,6 @@ use ir::{BucketPlan, Buffer, DType, KernelEntry, Op, Place, Plan, TOKEN_ROWS, Va
 pub(crate) struct RowCounts {
     pub tokens: usize,
     pub wanted: usize,
-    pub sequences: usize,
 }
 
 /// What a value has a row for.
@@ -22,18 +21,23 @@ pub(crate) enum RowsOf {
     Nothing,
     Tokens,
     Wanted,
-    Sequences,
 }
 
 impl RowsOf {
-    /// By the name of the row axis.
-    pub fn axis(name: Option<&str>) -> RowsOf {
-        match name {
-            None => RowsOf::Nothing,
-            Some(TOKEN_ROWS) => RowsOf::Tokens,
-            Some(WANTED_ROWS) => RowsOf::Wanted,
-            Some(_) => RowsOf::Sequences,
+    /// What a value of a graph has a row for. A step brings token rows and wanted rows and nothing else.
+    pub fn value(graph: &str, kernels: &ir::Graph, id: ValueId) -> Result<RowsOf, PrepareError> {
+        let mut rows = RowsOf::Nothing;
+        for axis in kernels.tensor(id).into_iter().flat_map(|ty| ty.row_axes()) {
+            rows = match axis {
+                TOKEN_ROWS => RowsOf::Tokens,
+                WANTED_ROWS => RowsOf::Wanted,
+                other => {
+                    let value = kernels.node(id).name.clone().unwrap_or_else(|| id.to_string());
+                    return Err(PrepareError::RowAxis { graph: graph.to_owned(), value, axis: other.to_owned() });
+                }
+            };
         }
+        Ok(rows)
     }
 }
 
@@ -44,7 +48,6 @@ impl RowCounts {
             RowsOf::Nothing => 1,
             RowsOf::Tokens => self.tokens,
             RowsOf::Wanted => self.wanted,
-            RowsOf::Sequences => self.sequences,
         }
     }
 }
@@ -102,11 +105,7 @@ impl Bucket {
         plan: &Plan,
         vocab: usize,
     ) -> Result<Bucket, PrepareError> {
-        let most = RowCounts {
-            tokens: number(planned.bucket.tokens)?,
-            wanted: number(planned.bucket.wanted)?,
-            sequences: number(planned.bucket.sequences)?,
-        };
+        let most = RowCounts { tokens: number(planned.bucket.tokens)?, wanted: number(planned.bucket.wanted)? };
         if planned.programs.len() != graphs.len() {
             return Err(mismatch(
                 format!("has {} programs in bucket {}", planned.programs.len(), planned.bucket),
@@ -195,7 +194,7 @@ impl Check<'_> {
     ) -> Result<Option<Spot>, PrepareError> {
         let value = prepared.value(id);
         let Some(shape) = &value.shape else { return Ok(None) };
-        let wanted = (value.dtype, shape.row, RowsOf::axis(shape.rows.as_deref()));
+        let wanted = (value.dtype, shape.row, value.rows);
         let title = format!("{}.{}", prepared.name, prepared.title(id));
         match (&places[id.0 as usize], &graph.node(id).op) {
             (Place::Arena(buffer), _) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
@@ -249,7 +248,7 @@ impl Check<'_> {
                         "have no such values",
                     ));
                 };
-                let wanted = (value.dtype, shape.row, RowsOf::axis(shape.rows.as_deref()));
+                let wanted = (value.dtype, shape.row, value.rows);
                 let to = self.buffer(to, buffer, Some(wanted))?;
                 if spots[from.0 as usize].is_none() && !graph.node(super::root(graph, *from)).op.is_leaf() {
                     return Err(mismatch(format!("moves {from} of `{}`", prepared.name), "keep it elsewhere"));

@@ -1,6 +1,6 @@
 //! One graph: a kernel per value, every stride resolved.
 
-use super::root;
+use super::{RowsOf, root};
 use crate::error::PrepareError;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::nest::Shape;
@@ -13,6 +13,8 @@ pub(crate) struct Value {
     /// Its shape; `None` for caches.
     pub shape: Option<Shape>,
     pub dtype: DType,
+    /// What it has a row for.
+    pub rows: RowsOf,
     /// The value whose memory it shows: itself, unless it is a view.
     pub root: ValueId,
     /// Operands that are read, views followed.
@@ -38,7 +40,8 @@ impl Prepared {
         let graph = &kernels.graph;
         let mut values: Vec<Value> = Vec::with_capacity(graph.len());
         for id in graph.ids() {
-            let value = prepare_value(graph, id, &values, plan).map_err(|fact| PrepareError::Unsupported {
+            let rows = RowsOf::value(&kernels.name, graph, id)?;
+            let value = prepare_value(graph, id, &values, plan, rows).map_err(|fact| PrepareError::Unsupported {
                 graph: kernels.name.clone(),
                 value: title(graph, id),
                 fact,
@@ -64,7 +67,7 @@ fn title(graph: &Graph, id: ValueId) -> String {
     graph.node(id).name.clone().unwrap_or_else(|| id.to_string())
 }
 
-fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan) -> Result<Value, String> {
+fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan, rows: RowsOf) -> Result<Value, String> {
     let node = graph.node(id);
     let operands = graph.operands(id);
     let shape = node.ty.tensor().map(Shape::of).transpose()?;
@@ -84,7 +87,7 @@ fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan) -> R
     }
     // A cache is no memory of the arena: what reads it finds it by kind and layer.
     let read = operands.iter().filter(|o| graph.tensor(**o).is_some()).map(|o| root(graph, *o)).collect();
-    Ok(Value { shape, dtype, root: root(graph, id), operands: read, kernel })
+    Ok(Value { shape, dtype, rows, root: root(graph, id), operands: read, kernel })
 }
 
 fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan: &Plan) -> Result<Kernel, String> {

@@ -5,6 +5,7 @@ use crate::harness::{bits, output, run, step, tokens};
 use engine::{Executor, Sampling, Step, StepError, Ticket, WantedRow};
 use ir::DType;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 type Damage = fn(&mut Step);
 
@@ -29,10 +30,10 @@ const DAMAGES: &[(&str, Damage)] = &[
         s.translation.pop();
     }),
     ("needs page", |s| s.sequences[0].pages.clear()),
-    ("is physical page -1", |s| s.translation[0][0] = -1),
-    ("is physical page 0", |s| s.translation[1][0] = 0),
-    ("is physical page 100000", |s| s.translation[0][0] = 100_000),
-    ("is physical page -1", |s| s.translation[0].clear()),
+    ("is physical page -1", |s| Arc::make_mut(&mut s.translation[0])[0] = -1),
+    ("is physical page 0", |s| Arc::make_mut(&mut s.translation[1])[0] = 0),
+    ("is physical page 100000", |s| Arc::make_mut(&mut s.translation[0])[0] = 100_000),
+    ("is physical page -1", |s| s.translation[0] = Arc::new([])),
     ("at most 600", |s| s.tokens = vec![1; 601]),
     ("E0205", |s| s.wanted[0].mask = Some(vec![])),
     ("E0201", |s| s.wanted[0].mask = Some(vec![0, 0])),
@@ -55,6 +56,22 @@ fn every_breach_is_told() {
             }
         }
         assert_eq!(bits(&run(&mut **executor, good)), bits(&before));
+    }
+}
+
+#[test]
+fn a_row_axis_that_steps_lack_is_refused_at_load() {
+    let mut model = decoder(DType::Bf16);
+    let text = serde_json::to_string(&model.kernels).expect("JSON");
+    let strange = text.replace(r#""name":"T","extent":"rows""#, r#""name":"S","extent":"rows""#);
+    assert_ne!(strange, text);
+    model.kernels = serde_json::from_str(&strange).expect("a module");
+    let pages = model.pages();
+    let cpu = device::CpuExecutor::new(&model.kernels, &model.plan, &model.weights, &pages).err();
+    let interp = device::InterpExecutor::new(&model.kernels, &model.plan, &model.weights, &pages).err();
+    for error in [cpu, interp] {
+        let told = error.expect("no executor for such graphs").to_string();
+        assert!(told.starts_with("D0107: `tokens` in graph `first` has rows of axis `S`"), "{told}");
     }
 }
 
@@ -107,7 +124,7 @@ proptest! {
             positions: if consecutive { (0..n as i32).collect() } else { positions },
             tokens,
             sequences: sequences.into_iter().map(|(start, len, pages)| engine::SequenceRows { start, len, pages }).collect(),
-            translation,
+            translation: translation.into_iter().map(Arc::from).collect(),
             wanted: wanted.into_iter().map(|row| WantedRow { row, sampling: None, mask: None, logits: true }).collect(),
         };
         CPU.with_borrow_mut(|cpu| {

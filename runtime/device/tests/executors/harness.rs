@@ -67,7 +67,7 @@ pub fn compile(module: &Module, seed: u64) -> Compiled {
 }
 
 impl Compiled {
-    fn pages(&self) -> Vec<usize> {
+    pub fn pages(&self) -> Vec<usize> {
         pool_pages_for(&self.plan, 800, 4)
     }
 
@@ -97,7 +97,8 @@ pub fn step(executor: &dyn Executor, chunks: &[Chunk<'_>], shuffle: usize) -> St
     let facts = executor.facts();
     // A bijection of 1 ..= 800, since 800 and the multiplier share no factor.
     let place = |v: usize| if shuffle == 0 { v + 1 } else { (v * 7 + shuffle * 13) % 800 + 1 };
-    step.translation = facts.kv.iter().map(|_| (0..800).map(|v| place(v) as i32).collect()).collect();
+    let table: Arc<[i32]> = (0..800).map(|v| place(v) as i32).collect();
+    step.translation = vec![table; facts.kv.len()];
     step.wanted = (0..step.tokens.len())
         .map(|row| WantedRow { row, sampling: Some(Sampling::default()), mask: None, logits: true })
         .collect();

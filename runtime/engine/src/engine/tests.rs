@@ -125,6 +125,6 @@ proptest! {
         }
         let scheduler = engine.scheduler();
         prop_assert_eq!((scheduler.pool().free_pages(), scheduler.unfinished()), (scheduler.pool().total_pages(), 0));
-        prop_assert!(scheduler.pool().translation().iter().flatten().all(|page| *page == -1));
+        prop_assert!(scheduler.pool().translation().iter().flat_map(|table| table.iter()).all(|page| *page == -1));
     }
 }

@@ -41,6 +41,24 @@ fn steps(scheduler: &mut Scheduler, token: u32) -> Vec<String> {
 }
 
 #[test]
+fn steps_share_tables_until_pages_move() {
+    let mut s = scheduler(2);
+    s.submit(request(2, 3)).unwrap();
+    let (first, shares) = s.plan().unwrap();
+    s.absorb(&shares, answer(&first, 7), &mut Vec::new());
+    let (second, shares) = s.plan().unwrap();
+    let shared =
+        |a: &Step, b: &Step| a.translation.iter().zip(&b.translation).all(|(a, b)| std::sync::Arc::ptr_eq(a, b));
+    assert!(!second.translation.is_empty() && shared(&first, &second));
+    s.absorb(&shares, answer(&second, 7), &mut Vec::new());
+    s.submit(request(2, 3)).unwrap();
+    let (third, _) = s.plan().unwrap();
+    // The newcomer's page is in the new table, and the steps that were planned before do not see it.
+    let page = third.sequences.iter().flat_map(|s| &s.pages).max().copied().unwrap() as usize;
+    assert_eq!((second.translation[0][page], third.translation[0][page]), (-1, page as i32));
+}
+
+#[test]
 fn a_prompt_is_read_in_chunks_and_then_one_row_a_step() {
     let mut s = scheduler(1);
     s.submit(request(8, 3)).unwrap();
