@@ -36,7 +36,7 @@ pub enum Command {
     /// Show what one spec does differently from another at one level.
     #[command(after_help = format!("Example:\n  beamc diff model-spec/beam.toml my.toml --target cpu\n\n{EXIT_CODES}"))]
     Diff(DiffArgs),
-    /// Validate every pass by interpretation (not in this build).
+    /// Validate every pass: interpret a small model of the same text before and after it and compare bits.
     #[command(after_help = format!("Example:\n  beamc verify model-spec/beam.toml --target cpu\n\n{EXIT_CODES}"))]
     Verify(VerifyArgs),
     /// Print the report of an artifact: kernels, bytes, memory, relaxations.
@@ -97,12 +97,15 @@ pub struct CompileArgs {
     /// Forbid every relaxation.
     #[arg(long)]
     pub exact: bool,
-    /// Validate every pass by interpretation at shrunken dims (not in this build).
+    /// Validate every pass as `beamc verify` does, and write nothing if one fails.
     #[arg(long)]
     pub check: bool,
     /// Tuning results to use (not in this build).
     #[arg(long)]
     pub tuning: Option<PathBuf>,
+    /// Pack several configurations per kernel for `beam-run tune` (not in this build).
+    #[arg(long)]
+    pub tunable: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -149,7 +152,7 @@ pub struct VerifyArgs {
     /// What and for what.
     #[command(flatten)]
     pub spec: SpecArgs,
-    /// How many seeds to try.
+    /// How many seeds to try; 3 if absent.
     #[arg(long)]
     pub seeds: Option<u64>,
     /// Print JSON.

@@ -4,6 +4,7 @@ use crate::args::CompileArgs;
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
 use crate::input;
+use crate::verify;
 use artifact::{Artifact, Manifest, Provenance};
 use passes::{Stage, Stages};
 use serde_json::Value;
@@ -13,13 +14,16 @@ use targets::Target;
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
     for (given, what) in
-        [(args.draft.is_some(), "--draft"), (args.check, "compile --check"), (args.tuning.is_some(), "--tuning")]
+        [(args.draft.is_some(), "--draft"), (args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")]
     {
         if given {
             return Err(Failure::not_in_this_build(what));
         }
     }
     let (mut model, target, checked) = input::model_for(&args.spec, args.json)?;
+    if args.check {
+        verify::check(&args.spec, &model, &target, &checked, args.json)?;
+    }
     portable_file_names(&mut model.facts.files);
     let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
     // No pass of this build relaxes anything, so `--exact` holds by itself; the manifest says the same.

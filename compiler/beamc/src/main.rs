@@ -10,10 +10,10 @@ mod explain;
 mod failure;
 mod input;
 mod show;
+mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
-use failure::Failure;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Command::Compile(a) => compile::compile(&a),
         Command::Dump(a) => show::dump(&a),
         Command::Diff(a) => diff::diff(&a),
-        Command::Verify(_) => Err(Failure::not_in_this_build("beamc verify")),
+        Command::Verify(a) => verify::verify(&a),
         Command::Report(a) => artifact_report::report(&a),
         Command::Import(a) => show::import(&a),
         Command::Targets(a) => explain::targets(&a),
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            failure.print();
+            // The flag is read again here, since every command has it and a failure may come before any is read.
+            failure.print(std::env::args().any(|a| a == "--json"));
             ExitCode::from(failure.exit)
         }
     }

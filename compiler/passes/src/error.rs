@@ -17,7 +17,7 @@ pub struct PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 10] = [
+pub const CODES: [(&str, &str, &str); 13] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -62,6 +62,21 @@ pub const CODES: [(&str, &str, &str); 10] = [
         "P0305",
         "the plan needs more memory than the target allows",
         "The largest bucket needs more working memory than `limits.arena_bytes` of the target.",
+    ),
+    (
+        "P0401",
+        "the model cannot be interpreted",
+        "Validation runs the model as the spec states it on seeded weights and inputs, and the interpreter refused an operation. A spec that is checked should never come to this; the message cites the rule of docs/ops.md.",
+    ),
+    (
+        "P0402",
+        "a pass changed the model",
+        "Validation ran the model before and after every pass on seeded weights and inputs, and a pass left other bits than it declares. `beamc verify` prints the pass and the first value that differs.",
+    ),
+    (
+        "P0403",
+        "the spec cannot be made small",
+        "Validation interprets a small model of the same text. A number in the text that stands for the length of a dim keeps that dim from being shortened; write the dim's name in its place.",
     ),
     (
         "P0901",

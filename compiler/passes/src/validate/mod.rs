@@ -1,0 +1,231 @@
+//! Translation validation: the interpreter runs a model before and after every pass and compares bits.
+//!
+//! ```text
+//! model ─ flatten ─► graphs ─ canonicalise, rotate the seam, … ─► graphs ─ select kernels ─► regions
+//!   │                  │                                            │                         │
+//!   └────── run ───────┴──────────────── run ───────────────────────┴────────── run ──────────┘   equal bits?
+//! ```
+//!
+//! A pass is compared with what it was given, so a difference is the fault of one pass. What a pass declares decides
+//! what is demanded: `Exact`, equal bits; `Refines`, equal bits of the *old* graphs once they have the *new* orders;
+//! `Relaxed`, nothing: the change is measured. A plan is not interpreted: its verifier checks it.
+//!
+//! Models of full size would take years; [`shrink`] makes a small one of the same text. `trial.rs` says what is run,
+//! `compare.rs` what is compared.
+
+mod compare;
+mod shrink;
+mod trial;
+mod witness;
+
+pub use compare::{Comparison, Difference, Origin, Place};
+pub use shrink::{Shrunk, Small, shrink};
+pub use trial::{CachedRows, Program, Record, Trial};
+
+use crate::error::unverified;
+use crate::{Kind, PASSES, Pass, PassError, PassInfo, Run};
+use interp::NoHooks;
+use ir::{KernelEntry, KernelModule, Model, Module};
+use targets::Target;
+
+/// What validation found, pass by pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validation {
+    /// Passes in the order in which they ran.
+    pub passes: Vec<Validated>,
+    /// Numbers that a run of the model leaves, over all seeds: results and cache contents.
+    pub values: u64,
+    /// Of them, numbers that are infinite or NaN, and so say little.
+    pub not_finite: u64,
+}
+
+/// One pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validated {
+    /// The pass.
+    pub pass: PassInfo,
+    /// Numbers compared.
+    pub values: u64,
+    /// What came out.
+    pub verdict: Verdict,
+}
+
+/// What a pass turned out to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Nothing to bits.
+    Equal,
+    /// Old graphs with the new orders leave equal bits; `moved` numbers differ from those of the open orders.
+    Refined {
+        /// How many numbers.
+        moved: u64,
+    },
+    /// It declares a relaxation, and this is its size. No pass of today does.
+    Measured {
+        /// How many numbers changed.
+        moved: u64,
+        /// The largest change.
+        largest: f32,
+    },
+    /// It changed bits and does not say so.
+    Differs(Box<Difference>),
+    /// What it left cannot be run, or has no witness.
+    Stopped(String),
+    /// It leaves a plan, which its verifier checks and the interpreter does not run.
+    NotRun,
+}
+
+impl Verdict {
+    /// Whether the pass keeps what it declares.
+    pub fn holds(&self) -> bool {
+        !matches!(self, Verdict::Differs(_) | Verdict::Stopped(_))
+    }
+}
+
+impl Validation {
+    /// Whether every pass keeps what it declares.
+    pub fn holds(&self) -> bool {
+        self.passes.iter().all(|p| p.verdict.holds())
+    }
+}
+
+/// Validates every pass of the pipeline on a (small) model with seeds 1 to `seeds`.
+pub fn validate(model: &Model, target: &Target, seeds: u64) -> Result<Validation, PassError> {
+    validate_passes(model, target, seeds, &PASSES)
+}
+
+/// Validates these passes, run in this order; the first makes flat graphs.
+pub fn validate_passes(model: &Model, target: &Target, seeds: u64, passes: &[Pass]) -> Result<Validation, PassError> {
+    ir::verify_model(model).map_err(|e| unverified("the front end", &e))?;
+    let mut found = Validation { passes: Vec::new(), values: 0, not_finite: 0 };
+    let mut state: Option<(Module, Vec<Trial>, Vec<Record>)> = None;
+    let mut kernels: Option<KernelModule> = None;
+    for pass in passes {
+        let next = match (pass.run, &state) {
+            (Run::Flatten(run), _) => run(model)?,
+            (Run::Graph(run), Some((module, ..))) => run(module, &mut Vec::new())?,
+            (Run::Refine(run), Some((module, ..))) => run(module, target)?,
+            (Run::Select(run), Some((module, ..))) => {
+                let selected = run(module)?;
+                ir::verify_kernels(&selected).map_err(|e| unverified(pass.info.name, &e))?;
+                let flat = without_regions(&selected);
+                kernels = Some(selected);
+                flat
+            }
+            (Run::Plan(run), Some(_)) => {
+                if let Some(kernels) = &kernels {
+                    let plan = run(kernels, target)?;
+                    ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
+                }
+                found.passes.push(Validated { pass: pass.info, values: 0, verdict: Verdict::NotRun });
+                continue;
+            }
+            (_, None) => continue,
+        };
+        ir::verify_module(&next).map_err(|e| unverified(pass.info.name, &e))?;
+        let (before, trials, records) = match state.take() {
+            Some((module, trials, records)) => (Some(module), trials, records),
+            None => {
+                let trials = Trial::all(model, &next, seeds)?;
+                let records = trials.iter().map(|t| t.record(Program::Model(model)));
+                let records = records.collect::<Result<Vec<_>, _>>().map_err(|e| trial::refused(&e))?;
+                found.count(&trials, &records);
+                (None, trials, records)
+            }
+        };
+        let old = before.as_ref().map_or(Program::Model(model), Program::Module);
+        let (validated, after) = judge(pass.info, old, &next, &trials, &records);
+        found.passes.push(validated);
+        // A level that cannot be run is no measure of what follows it.
+        let Some(records) = after else { break };
+        state = Some((next, trials, records));
+    }
+    Ok(found)
+}
+
+impl Validation {
+    fn count(&mut self, trials: &[Trial], records: &[Record]) {
+        for (trial, record) in trials.iter().zip(records) {
+            self.values += compare::compare(trial, record, record).values;
+            self.not_finite += record.not_finite();
+        }
+    }
+}
+
+impl Trial {
+    /// Everything that a run of a level leaves.
+    pub fn record(&self, program: Program<'_>) -> Result<Record, interp::InterpError> {
+        self.run(program, &mut NoHooks, |_, _| true)
+    }
+
+    /// Whether a level leaves what the record has; ends with the first step that differs.
+    pub fn agrees(&self, program: Program<'_>, record: &Record) -> Result<bool, interp::InterpError> {
+        let mut same = true;
+        let left = self.run(program, &mut NoHooks, |step, outputs| {
+            same = record.results.get(step).is_some_and(|wanted| compare::same_outputs(wanted, outputs));
+            same
+        })?;
+        Ok(same && compare::compare(self, record, &left).moved == 0)
+    }
+}
+
+/// Compares a pass with what it was given; gives the records of what it left, if that can be run.
+fn judge(
+    pass: PassInfo,
+    old: Program<'_>,
+    next: &Module,
+    trials: &[Trial],
+    records: &[Record],
+) -> (Validated, Option<Vec<Record>>) {
+    let after = trials.iter().map(|t| t.record(Program::Module(next))).collect::<Result<Vec<_>, _>>();
+    let after = match after {
+        Ok(after) => after,
+        Err(e) => return (Validated { pass, values: 0, verdict: Verdict::Stopped(e.to_string()) }, None),
+    };
+    let all = compare_all(trials, records, &after);
+    let (values, verdict) = match pass.kind {
+        Kind::Exact => (all.values, exact(all, old, next, trials)),
+        Kind::Relaxed(_) => (all.values, Verdict::Measured { moved: all.moved, largest: all.largest }),
+        Kind::Refines(_) => (all.values, refined(&all, old, next, trials, &after)),
+    };
+    (Validated { pass, values, verdict }, Some(after))
+}
+
+fn compare_all(trials: &[Trial], before: &[Record], after: &[Record]) -> Comparison {
+    let mut all = Comparison::default();
+    for ((trial, a), b) in trials.iter().zip(before).zip(after) {
+        all.join(compare::compare(trial, a, b));
+    }
+    all
+}
+
+fn exact(all: Comparison, old: Program<'_>, next: &Module, trials: &[Trial]) -> Verdict {
+    let Some(mut first) = all.first else { return Verdict::Equal };
+    let trial = trials.iter().find(|t| t.entry == first.entry && t.seed == first.seed);
+    first.origin = trial.and_then(|t| compare::origin(t, old, next));
+    Verdict::Differs(Box::new(first))
+}
+
+/// The old graphs with the new orders must leave the same bits as the new graphs.
+fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], after: &[Record]) -> Verdict {
+    let Program::Module(module) = old else {
+        return Verdict::Stopped("orders are refined on flat graphs only".to_owned());
+    };
+    let witness = match witness::with_orders(module, next) {
+        Ok(witness) => witness,
+        Err(why) => return Verdict::Stopped(why),
+    };
+    let records = trials.iter().map(|t| t.record(Program::Module(&witness))).collect::<Result<Vec<_>, _>>();
+    match records {
+        Ok(records) => match exact(compare_all(trials, &records, after), Program::Module(&witness), next, trials) {
+            Verdict::Equal => Verdict::Refined { moved: all.moved },
+            other => other,
+        },
+        Err(e) => Verdict::Stopped(e.to_string()),
+    }
+}
+
+/// The kernel level as graphs: a region is its operations.
+fn without_regions(kernels: &KernelModule) -> Module {
+    Module { facts: kernels.facts.clone(), entries: kernels.entries.iter().map(KernelEntry::to_entry).collect() }
+}

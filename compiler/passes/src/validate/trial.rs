@@ -1,0 +1,249 @@
+//! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
+
+use crate::PassError;
+use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, Outputs, Tensor, WeightMap};
+use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, Model, Module, Op, Scope};
+use std::collections::{BTreeMap, HashMap};
+
+/// Sequence and position of every row, step by step: two prompts, one of them far out; a row, a chunk and a new
+/// prompt; one row each.
+const STEPS: [&[(usize, i32)]; 3] = [
+    &[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 20000), (1, 20001), (1, 20002), (1, 20003)],
+    &[(0, 5), (1, 20004), (1, 20005), (2, 0), (2, 1), (2, 2)],
+    &[(0, 6), (1, 20006), (2, 3)],
+];
+
+/// Sequences that occur in [`STEPS`].
+const SEQUENCES: usize = 3;
+
+/// How large weights are, by seed: ordinary; so small that what is added to keep a root or a quotient finite counts;
+/// so large that what saturates does.
+const SCALES: [f32; 3] = [1.0, 1.0 / 1024.0, 4.0];
+
+/// A level that can be run.
+#[derive(Clone, Copy, Debug)]
+pub enum Program<'p> {
+    /// Entries and blocks.
+    Model(&'p Model),
+    /// Flat graphs per layer class.
+    Module(&'p Module),
+}
+
+/// One entry with weights and inputs for every step.
+#[derive(Debug)]
+pub struct Trial {
+    /// Entry that runs.
+    pub entry: String,
+    /// Seed of weights and inputs.
+    pub seed: u64,
+    weights: WeightMap,
+    inputs: Vec<Env>,
+    kinds: Vec<String>,
+    layers: usize,
+}
+
+/// Keys and values of one kind, layer and sequence, in the order of positions: `(position, keys, values)`.
+pub type CachedRows = Vec<(i32, Vec<f32>, Vec<f32>)>;
+
+/// Everything a run leaves.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// Results, step by step.
+    pub results: Vec<Outputs>,
+    /// The cache after the last step, by kind, layer and sequence.
+    pub cache: BTreeMap<(String, usize, usize), CachedRows>,
+}
+
+impl Trial {
+    /// Every entry with every seed from 1 to `seeds`. What an input means is read from the flat graphs.
+    pub fn all(model: &Model, module: &Module, seeds: u64) -> Result<Vec<Trial>, PassError> {
+        let mut trials = Vec::new();
+        for (signature, entry) in model.entries.iter().zip(&module.entries) {
+            for seed in 1..=seeds.max(1) {
+                trials.push(Trial::new(&model.facts, signature, entry, seed).map_err(|e| refused(&e))?);
+            }
+        }
+        Ok(trials)
+    }
+
+    fn new(facts: &Facts, signature: &Block, entry: &Entry, seed: u64) -> Result<Trial, InterpError> {
+        let roles = roles(entry);
+        let inputs = |step| inputs(&signature.graph, &roles, facts, seed, step);
+        let inputs = (0..STEPS.len()).map(inputs).collect::<Result<_, _>>()?;
+        Ok(Trial {
+            entry: signature.name.clone(),
+            seed,
+            weights: weights(facts, seed)?,
+            inputs,
+            kinds: facts.kv.iter().map(|k| k.name.clone()).collect(),
+            layers: facts.layers(),
+        })
+    }
+
+    /// Runs every step. `after_step` sees the results of each and ends the run by returning false.
+    pub fn run(
+        &self,
+        program: Program<'_>,
+        hooks: &mut dyn Hooks,
+        mut after_step: impl FnMut(usize, &Outputs) -> bool,
+    ) -> Result<Record, InterpError> {
+        let mut cache = MemoryCache::default();
+        let mut record = Record::default();
+        for (step, env) in self.inputs.iter().enumerate() {
+            cache.begin_step(STEPS[step].iter().map(|(sequence, _)| *sequence).collect());
+            let mut context = Context { layer: None, weights: &self.weights, cache: &mut cache, hooks: &mut *hooks };
+            let outputs = match program {
+                Program::Model(model) => interp::run_model(model, &self.entry, env, &mut context)?,
+                Program::Module(module) => {
+                    let found = module.entries.iter().find(|e| e.name == self.entry);
+                    let entry =
+                        found.ok_or_else(|| interp::Fault::Graph(format!("the entry `{}` is gone", self.entry)))?;
+                    interp::run_entry(entry, &module.facts, &mut env.clone(), &mut context)?
+                }
+            };
+            let go_on = after_step(step, &outputs);
+            record.results.push(outputs);
+            if !go_on {
+                return Ok(record);
+            }
+        }
+        record.cache = self.contents(&mut cache)?;
+        Ok(record)
+    }
+
+    /// All that the cache holds: its rows are asked for as if a step had one row of each sequence.
+    fn contents(&self, cache: &mut MemoryCache) -> Result<BTreeMap<(String, usize, usize), CachedRows>, InterpError> {
+        cache.begin_step((0..SEQUENCES).collect());
+        let mut all = BTreeMap::new();
+        for kind in &self.kinds {
+            for layer in 0..self.layers {
+                for sequence in 0..SEQUENCES {
+                    let rows = cache.rows(kind, layer, sequence, 0, i32::MAX)?;
+                    let rows = rows.into_iter().map(|r| (r.position, r.k.into_owned(), r.v.into_owned()));
+                    all.insert((kind.clone(), layer, sequence), rows.collect());
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The model level refused to run.
+pub(super) fn refused(error: &InterpError) -> PassError {
+    PassError {
+        code: "P0401",
+        message: format!("the interpreter refuses the model: {error}"),
+        help: "check the spec alone with `beamc check`; if it passes, report it together with the spec".to_owned(),
+        span: None,
+    }
+}
+
+/// Products keep about the size of their input; vectors are norms' weights and biases.
+fn weights(facts: &Facts, seed: u64) -> Result<WeightMap, InterpError> {
+    let scale = SCALES[((seed - 1) % SCALES.len() as u64) as usize];
+    let mut map = WeightMap::new();
+    for weight in &facts.weights {
+        let layers: Vec<Option<usize>> = match weight.scope {
+            Scope::Model => vec![None],
+            Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).map(Some).collect(),
+        };
+        let ty = weight.ty();
+        let width = ty.axes.last().map_or(1, |axis| length(axis, 0));
+        let size = scale * if ty.axes.len() > 1 { 1.4 / (width as f32).sqrt() } else { 0.6 };
+        for layer in layers {
+            let key = numerics::hash_name(&format!("{} {layer:?}", weight.name));
+            let data: Vec<f32> = (0..weight.elements()).map(|i| size * numerics::synthetic(seed, key, i)).collect();
+            let axes = ty.axes.iter().map(|axis| (axis.name.clone(), length(axis, 0))).collect();
+            map.insert(weight.name.clone(), layer, floats(axes, ty.dtype, data)?);
+        }
+    }
+    Ok(map)
+}
+
+fn floats(axes: Vec<(String, usize)>, dtype: DType, mut data: Vec<f32>) -> Result<Tensor, InterpError> {
+    if dtype == DType::Bf16 {
+        numerics::round_bf16_in_place(&mut data);
+    }
+    Tensor::new(axes, dtype, Data::F32(data))
+}
+
+fn length(axis: &Axis, rows: usize) -> usize {
+    match axis.extent {
+        Extent::Fixed(n) => n as usize,
+        Extent::Rows => rows,
+    }
+}
+
+/// What an integer input means.
+enum Role {
+    /// It selects along an axis.
+    Index(String),
+    /// It is a position in its sequence.
+    Position,
+}
+
+/// Roles of the entry's integer inputs, from what their users do with them.
+fn roles(entry: &Entry) -> HashMap<String, Role> {
+    let mut roles = HashMap::new();
+    for (_, graph) in entry.graphs() {
+        for id in graph.ids() {
+            let Some(name) = graph.input_name(id) else { continue };
+            for user in graph.users(id) {
+                let operands = graph.operands(user);
+                let at = |place: usize| operands.get(place) == Some(&id);
+                let role = match &graph.node(user).op {
+                    Op::Gather { axis } if at(1) => Role::Index(axis.clone()),
+                    Op::Linear { .. } if at(2) => match graph.tensor(operands[1]).and_then(|t| t.axes.first()) {
+                        Some(axis) => Role::Index(axis.name.clone()),
+                        None => continue,
+                    },
+                    Op::Store { .. } | Op::Attend { .. } if at(2) => Role::Position,
+                    _ => continue,
+                };
+                roles.insert(name.to_owned(), role);
+            }
+        }
+    }
+    roles
+}
+
+/// The entry's inputs for one step.
+fn inputs(
+    signature: &Graph,
+    roles: &HashMap<String, Role>,
+    facts: &Facts,
+    seed: u64,
+    step: usize,
+) -> Result<Env, InterpError> {
+    let rows = STEPS[step];
+    // Every other row, the last first: a strict subset, in another order.
+    let wanted: Vec<i32> = (0..rows.len() as i32).rev().step_by(2).collect();
+    let mut env = Env::new();
+    for id in &signature.inputs {
+        let (Some(name), Some(ty)) = (signature.input_name(*id), signature.tensor(*id)) else { continue };
+        let rows_of = |axis: &Axis| if axis.name == ir::WANTED_ROWS { wanted.len() } else { rows.len() };
+        let axes: Vec<(String, usize)> =
+            ty.axes.iter().map(|axis| (axis.name.clone(), length(axis, rows_of(axis)))).collect();
+        let n: usize = axes.iter().map(|a| a.1).product();
+        let key = numerics::hash_name(&format!("{name} step {step}"));
+        let draw = |i: usize, below: u64| (numerics::uniform(seed ^ key, i as u64) * below as f32) as i32;
+        let tensor = match ty.dtype {
+            DType::F32 | DType::Bf16 => {
+                floats(axes, ty.dtype, (0..n).map(|i| numerics::synthetic(seed, key, i as u64)).collect())?
+            }
+            DType::Bool => Tensor::new(axes, ty.dtype, Data::Bool((0..n).map(|i| draw(i, 2) == 1).collect()))?,
+            DType::I32 => {
+                let number = |i: usize| match roles.get(name) {
+                    Some(Role::Index(axis)) => match facts.dims.get(axis) {
+                        Some(below) => draw(i, *below),
+                        None => wanted[i % wanted.len()],
+                    },
+                    _ => rows[i % rows.len()].1,
+                };
+                Tensor::new(axes, ty.dtype, Data::I32((0..n).map(number).collect()))?
+            }
+        };
+        env.insert(name, tensor);
+    }
+    Ok(env)
+}
