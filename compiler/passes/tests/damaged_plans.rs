@@ -96,6 +96,38 @@ fn broken_plans_are_found() {
 }
 
 #[test]
+fn layouts_that_disagree_with_the_model_are_found() {
+    let (kernels, plan) = whole();
+    type Break = fn(&mut ir::KvLayout);
+    // The small model keeps 2 heads of 8 elements in bf16; each case breaks one thing.
+    let cases: [(Break, &str); 12] = [
+        (
+            |l| (l.heads, l.head_elements, l.token_stride) = (4, 4, 4),
+            "4 heads of 4 elements, a key of the model 2 of 8",
+        ),
+        (|l| (l.heads, l.head_elements) = (1, 16), "1 heads of 16 elements, a key"),
+        (|l| l.heads = 1, "1 heads of 8 elements, a value of the model 2 of 8"),
+        (|l| l.head_elements = 4, "2 heads of 4 elements, a key of the model 2 of 8"),
+        (|l| l.dtype = ir::DType::F32, "it keeps f32, the model stores bf16"),
+        (|l| l.token_stride = 0, "share memory"),
+        (|l| l.token_stride = l.head_elements - 1, "share memory"),
+        (|l| l.v_offset = 0, "share memory"),
+        (|l| l.layer_stride -= 1, "share memory"),
+        (|l| l.page_stride -= 1, "share memory"),
+        (|l| l.page_tokens += 1, "share memory"),
+        (|l| l.page_tokens = 0, "hold no token"),
+    ];
+    for (damage, wanted) in cases {
+        for kind in 0..plan.kv.len() {
+            let mut damaged = plan.clone();
+            damage(&mut damaged.kv[kind]);
+            let text = said(verify_plan(&damaged, &kernels), wanted);
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_value_moved_onto_its_neighbour_is_found() {
     let (kernels, plan) = whole();
     // Every local value of a program, moved down by one cache line: it meets a live neighbour, or it was free to move.

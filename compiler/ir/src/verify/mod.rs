@@ -7,6 +7,7 @@ mod cores;
 mod environment;
 mod graph;
 mod kernels;
+mod kv;
 mod model;
 mod operation;
 mod plan;

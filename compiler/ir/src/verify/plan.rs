@@ -2,27 +2,17 @@
 
 use super::{Report, VerifyError};
 use crate::{
-    Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, KvLayout, Launch, Op, Place,
-    Plan, Program, Type, ValueId,
+    Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, Launch, Op, Place, Plan,
+    Program, Type, ValueId,
 };
 use std::collections::HashMap;
 
-const CODE: &str = "V0205";
+pub(super) const CODE: &str = "V0205";
 
 pub(super) fn verify(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     super::kernels::verify(kernels)?;
     let mut report = Report::default();
-    let kinds_match = plan.kv.iter().map(|l| &l.kind).eq(kernels.facts.kv.iter().map(|k| &k.name));
-    report.check(kinds_match, CODE, "kv", || "its kinds are not those of the model".to_owned());
-    for (layout, kind) in plan.kv.iter().zip(&kernels.facts.kv) {
-        let place = format!("kv {}", layout.kind);
-        let same = layout.layers == kind.layers && layout.window == kind.window;
-        report.check(same, CODE, &place, || "layers or window are not those of the model".to_owned());
-        let bytes = layout.page_stride.checked_mul(layout.dtype.bytes() as u64);
-        report.check(bytes.is_some(), CODE, &place, || "a page is larger than any memory".to_owned());
-        report
-            .check(keeps_apart(layout), CODE, &place, || "its strides let elements of a page share memory".to_owned());
-    }
+    super::kv::verify(&plan.kv, kernels, &mut report);
     let names = plan.entries.iter().map(|e| &e.name).eq(kernels.entries.iter().map(|e| &e.name));
     report.check(names, CODE, "entries", || "they are not those of the model".to_owned());
     let mut largest = 0;
@@ -40,33 +30,6 @@ pub(super) fn verify(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<Veri
         format!("it has {} bytes, the largest bucket uses {largest}", plan.arena_bytes)
     });
     report.finish()
-}
-
-/// Whether distinct (layer, key or value, token, head, element) have distinct places inside a page: sorted by stride, each
-/// dimension steps over all that the smaller ones span.
-fn keeps_apart(layout: &KvLayout) -> bool {
-    let mut dims = [
-        (1, layout.head_elements),
-        (layout.head_stride, layout.heads),
-        (layout.token_stride, layout.page_tokens),
-        (layout.v_offset, 2),
-        (layout.layer_stride, layout.layers.len() as u64),
-    ];
-    dims.sort_unstable();
-    let mut span: u64 = 1;
-    for (stride, count) in dims {
-        if count == 0 {
-            return layout.layers.is_empty();
-        }
-        if count > 1 && stride < span {
-            return false;
-        }
-        match stride.checked_mul(count - 1).and_then(|last| last.checked_add(span)) {
-            Some(next) => span = next,
-            None => return false,
-        }
-    }
-    span <= layout.page_stride
 }
 
 fn end(buffer: &Buffer) -> u64 {
