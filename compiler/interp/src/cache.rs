@@ -31,6 +31,9 @@ pub trait Cache {
         v: &[f32],
     ) -> Result<(), InterpError>;
 
+    /// The sequence of a row of this step; rows with one number are of one sequence.
+    fn sequence(&self, kind: &str, row: usize) -> Result<usize, InterpError>;
+
     /// What is kept of the row's sequence at positions `first ..= last`, ascending.
     fn rows(
         &self,
@@ -67,13 +70,6 @@ impl MemoryCache {
     pub fn drop_sequence(&mut self, sequence: usize) {
         self.kept.retain(|(_, _, s), _| *s != sequence);
     }
-
-    fn sequence(&self, kind: &str, row: usize) -> Result<usize, InterpError> {
-        self.sequence_of_row.get(row).copied().ok_or_else(|| {
-            let what = format!("row {row}: the step has {} rows", self.sequence_of_row.len());
-            Fault::Cache { kind: kind.to_owned(), what }.into()
-        })
-    }
 }
 
 impl Cache for MemoryCache {
@@ -89,6 +85,13 @@ impl Cache for MemoryCache {
         let sequence = self.sequence(kind, row)?;
         self.kept.entry((kind.to_owned(), layer, sequence)).or_default().insert(position, (k.to_vec(), v.to_vec()));
         Ok(())
+    }
+
+    fn sequence(&self, kind: &str, row: usize) -> Result<usize, InterpError> {
+        self.sequence_of_row.get(row).copied().ok_or_else(|| {
+            let what = format!("row {row}: the step has {} rows", self.sequence_of_row.len());
+            Fault::Cache { kind: kind.to_owned(), what }.into()
+        })
     }
 
     fn rows(
@@ -118,6 +121,10 @@ pub struct NoCache;
 
 impl Cache for NoCache {
     fn store(&mut self, kind: &str, _: usize, row: usize, _: i32, _: &[f32], _: &[f32]) -> Result<(), InterpError> {
+        Err(Fault::Cache { kind: kind.to_owned(), what: format!("row {row}: there is no cache") }.into())
+    }
+
+    fn sequence(&self, kind: &str, row: usize) -> Result<usize, InterpError> {
         Err(Fault::Cache { kind: kind.to_owned(), what: format!("row {row}: there is no cache") }.into())
     }
 

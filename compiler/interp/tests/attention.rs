@@ -76,6 +76,20 @@ fn rows_see_their_own_sequence_and_earlier_steps() {
 }
 
 #[test]
+fn without_a_causal_mask_a_row_sees_its_sequence_up_to_its_end_in_the_step() {
+    let facts = with(kind("k", 1, 2, None));
+    let zeros = |n: usize| vec!["0"; n].join(" ");
+    let mut cache = MemoryCache::new(vec![0, 0, 0, 1]);
+    let mut long = step(4, "0 1 2 0", &zeros(16), &zeros(8), "1 1 3 3 5 5 9 9");
+    run(&graph(Mask::All, Order::Any, 1.0), &facts, &mut cache, &mut long).expect("a result");
+    // The sequence goes back to position 1: what stands at 2 is of a course given up, and no row of this step.
+    cache.begin_step(vec![0, 0, 1, 1]);
+    let mut again = step(4, "0 1 1 2", &zeros(16), &zeros(8), "1 1 3 3 6 6 3 3");
+    let o = run(&graph(Mask::All, Order::Any, 1.0), &facts, &mut cache, &mut again).expect("a result");
+    assert_eq!(show(&o), "f32[T = 4, heads = 2, head_dim = 2] 2 2 2 2 2 2 2 2 6 6 6 6 6 6 6 6");
+}
+
+#[test]
 fn a_window_counts_the_query_itself() {
     let facts = with(kind("k", 1, 2, Some(2)));
     let mut cache = MemoryCache::new(vec![0; 3]);

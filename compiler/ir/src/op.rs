@@ -198,7 +198,7 @@ pub enum KvRef {
 pub enum Mask {
     /// Positions up to and including the query's own.
     Causal,
-    /// Every stored row of the sequence.
+    /// Positions up to the last that the query's sequence has in this step.
     All,
 }
 

@@ -173,6 +173,12 @@ impl Cache for Paged<'_> {
         Ok(())
     }
 
+    fn sequence(&self, kind: &str, row: usize) -> Result<usize, InterpError> {
+        let what = || format!("row {row}: the step has {} rows", self.rows.sequence.len());
+        let fault = || Fault::Cache { kind: kind.to_owned(), what: what() };
+        self.rows.sequence.get(row).copied().ok_or_else(|| InterpError { fault: fault(), value: None, layer: None })
+    }
+
     fn rows(
         &self,
         kind: &str,
@@ -187,7 +193,6 @@ impl Cache for Paged<'_> {
         let (page_tokens, width, heads) =
             (layout.page_tokens as usize, layout.head_elements as usize, layout.heads as usize);
         let sequence = self.rows.sequence[row];
-        let end = self.rows.sequence.iter().rposition(|s| *s == sequence).map_or(0, |r| self.rows.position[r]);
         let first = (first.max(0) as usize).max(self.rows.start);
         let read = |position: usize, side| {
             let page = self.rows.pages[kind][sequence].get(position / page_tokens);
@@ -197,7 +202,7 @@ impl Cache for Paged<'_> {
             }
             Cow::Owned(row)
         };
-        Ok((first..=end.min(last.max(0) as usize))
+        Ok((first..=last.max(0) as usize)
             .map(|p| CachedRow { position: p as i32, k: read(p, Side::Key), v: read(p, Side::Value) })
             .collect())
     }

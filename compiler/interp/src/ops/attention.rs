@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::error::{Fault, InterpError, broken};
 use crate::tensor::{Data, Tensor};
 use ir::{ConstExpr, DType, Facts, KvKind, KvRef, Mask, Order, TensorType};
+use std::collections::HashMap;
 
 /// The cache kind that a reference names for the layer that runs.
 pub(crate) fn kind_of<'f>(
@@ -76,17 +77,31 @@ pub(crate) fn store(
     Ok(())
 }
 
-/// Positions that a query at `p` may see.
-fn visible(mask: Mask, window: Option<u64>, p: i32) -> (i32, i32) {
+/// Positions that a query at `p` may see; without a bound by the query itself, the last is its sequence's `end`.
+fn visible(window: Option<u64>, p: i32, end: Option<i32>) -> (i32, i32) {
     let first = match window {
         Some(w) => (i64::from(p) - i64::try_from(w).unwrap_or(i64::MAX)).saturating_add(1).max(0) as i32,
         None => 0,
     };
-    let last = match mask {
-        Mask::Causal => p,
-        Mask::All => i32::MAX,
-    };
-    (first, last)
+    (first, end.unwrap_or(p))
+}
+
+/// Last position in this step of every row's sequence, where the mask lets a query see that far.
+fn sequence_ends(
+    mask: Mask,
+    kind: &str,
+    ctx: &Context<'_>,
+    positions: &[i32],
+) -> Result<Option<Vec<i32>>, InterpError> {
+    if mask == Mask::Causal {
+        return Ok(None);
+    }
+    let sequences = (0..positions.len()).map(|row| ctx.cache.sequence(kind, row)).collect::<Result<Vec<_>, _>>()?;
+    let mut ends: HashMap<usize, i32> = HashMap::new();
+    for (sequence, position) in sequences.iter().zip(positions) {
+        ends.entry(*sequence).and_modify(|end| *end = (*end).max(*position)).or_insert(*position);
+    }
+    Ok(Some(sequences.iter().map(|sequence| ends[sequence]).collect()))
 }
 
 /// What an attention reads besides its operands.
@@ -114,9 +129,10 @@ pub(crate) fn attend(
     result_dtype("attend C5", ty, DType::F32)?;
 
     let shape = shape_of(kind, q, at)?;
+    let ends = sequence_ends(op.mask, &kind.name, ctx, positions)?;
     let mut out = Vec::with_capacity(q.len());
     for (row, position) in positions.iter().enumerate() {
-        let (first, last) = visible(op.mask, kind.window, *position);
+        let (first, last) = visible(kind.window, *position, ends.as_ref().map(|ends| ends[row]));
         let cached = ctx.cache.rows(&kind.name, layer, row, first, last)?;
         if cached.is_empty() {
             return Err(broken("attend C4", format!("row {row} at position {position} sees nothing")));
@@ -193,11 +209,11 @@ mod tests {
 
     #[test]
     fn windows_include_the_query_itself() {
-        assert_eq!(visible(Mask::Causal, Some(3), 7), (5, 7));
-        assert_eq!(visible(Mask::Causal, Some(3), 1), (0, 1));
-        assert_eq!(visible(Mask::Causal, None, 7), (0, 7));
-        assert_eq!(visible(Mask::All, None, 7), (0, i32::MAX));
-        assert_eq!(visible(Mask::All, Some(1), 7), (7, i32::MAX));
-        assert_eq!(visible(Mask::Causal, Some(u64::MAX), 7), (0, 7));
+        assert_eq!(visible(Some(3), 7, None), (5, 7));
+        assert_eq!(visible(Some(3), 1, None), (0, 1));
+        assert_eq!(visible(None, 7, None), (0, 7));
+        assert_eq!(visible(None, 7, Some(9)), (0, 9));
+        assert_eq!(visible(Some(1), 7, Some(9)), (7, 9));
+        assert_eq!(visible(Some(u64::MAX), 7, None), (0, 7));
     }
 }
