@@ -18,6 +18,9 @@ pub struct Facts {
     pub dims: IndexMap<String, u64>,
     /// Product axes and their factors, the first outermost.
     pub products: IndexMap<String, Vec<String>>,
+    /// Axes that a mesh may split, each with the mesh axes it is spread over. One device has no use for it.
+    #[serde(default)]
+    pub shard: IndexMap<String, Vec<String>>,
     /// Options and the alternative chosen for each.
     pub options: IndexMap<String, String>,
     /// Kinds per layer.

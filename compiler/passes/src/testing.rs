@@ -51,6 +51,7 @@ pub(crate) fn facts() -> Facts {
         act: DType::Bf16,
         dims: DIMS.iter().map(|(n, x)| ((*n).to_owned(), *x)).collect(),
         products: [("head_dim".to_owned(), vec!["2".to_owned(), "half".to_owned()])].into_iter().collect(),
+        shard: Default::default(),
         options: Default::default(),
         schedule: ["near", "near", "far", "near"].iter().map(|k| kinds(&[("attn", k), ("mlp", "dense")])).collect(),
         weights,

@@ -52,7 +52,7 @@ pub(crate) fn resolve(
     reader.keep_layers(choices, &mut dims, &mut schedule);
     let kv = reader.kv(&dims, &schedule, &values);
     let weights = reader.weights(&dims, act, &schedule);
-    reader.shard(&dims);
+    let shard = reader.shard(&dims);
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
     let dim_spans = std::mem::take(&mut reader.dim_spans);
@@ -60,7 +60,7 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts = Facts { name, act, dims, products, options, schedule, weights, kv, runtime, files };
+    let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, runtime, files };
     Some(Resolved { facts, values, dim_spans, option_spans, lint_narrowing, whole: merged.whole })
 }
 
@@ -420,6 +420,20 @@ impl<'a> Reader<'a> {
                     _ => self.unknown_key("kv", key, *key_span, &["layers", "k", "v", "window"]),
                 }
             }
+            if let (Some((_, window)), None, false) = (table.get("window"), kind.window, kind.layers.is_empty()) {
+                let bounded = window.text().is_none_or(|name| values.contains_key(name));
+                if bounded {
+                    self.error(
+                        Diagnostic::error(
+                            "B0028",
+                            format!("layers of the kind `{name}` have a window, and it is none"),
+                        )
+                        .at(window.span, "names the window")
+                        .note(window.text().and_then(|n| Some(values.get(n)?.0)), "says none")
+                        .help("give the window a number, or remove `window` from the kind to let it see everything"),
+                    );
+                }
+            }
             if kind.k.len() != 2 || kind.v != kind.k {
                 self.error(
                     Diagnostic::error("B0026", format!("the cache kind `{name}` needs k and v rows of two equal axes"))
@@ -575,17 +589,21 @@ impl<'a> Reader<'a> {
         forms
     }
 
-    /// Sharding is used for meshes; on one device it is only checked.
-    fn shard(&mut self, dims: &IndexMap<String, u64>) {
+    /// Which axes a mesh may split, and over which of its axes.
+    fn shard(&mut self, dims: &IndexMap<String, u64>) -> IndexMap<String, Vec<String>> {
+        let mut shard = IndexMap::new();
         for (axis, (span, node)) in self.table("shard").into_iter().flatten() {
             if !dims.contains_key(axis) {
                 let d = Diagnostic::error("B0023", format!("`{axis}` is no axis"));
                 self.error(d.at(*span, "sharded here").nearest(axis, dims.keys().map(String::as_str)));
             }
-            if node.array().is_none_or(|a| a.iter().any(|n| n.text().is_none())) {
-                self.wrong(node, "a list of mesh axes");
+            let mesh = |n: &Node| n.text().map(str::to_owned);
+            match node.array().and_then(|a| a.iter().map(mesh).collect::<Option<Vec<_>>>()) {
+                Some(mesh) => drop(shard.insert(axis.clone(), mesh)),
+                None => self.wrong(node, "a list of mesh axes"),
             }
         }
+        shard
     }
 
     fn runtime(&mut self) -> RuntimeFacts {

@@ -40,6 +40,7 @@ pub fn facts() -> Facts {
         act: DType::Bf16,
         dims: dims.iter().map(|(n, len)| ((*n).to_owned(), *len)).collect(),
         products: IndexMap::new(),
+        shard: IndexMap::from([("ffn".to_owned(), vec!["tp".to_owned()])]),
         options: IndexMap::from([("combine".to_owned(), "plain".to_owned())]),
         schedule: vec![kinds("plain"), kinds("picked")],
         weights: vec![

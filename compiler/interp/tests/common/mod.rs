@@ -53,6 +53,7 @@ pub fn facts(schedule: &[&str], kv: Vec<KvKind>) -> Facts {
         act: DType::Bf16,
         dims: Default::default(),
         products: Default::default(),
+        shard: Default::default(),
         options: Default::default(),
         schedule: schedule.iter().map(|k| LayerKinds::from_iter([("attn".to_owned(), (*k).to_owned())])).collect(),
         weights: Vec::new(),

@@ -19,6 +19,7 @@ impl Parser<'_> {
             act: self.dtype()?,
             dims: IndexMap::new(),
             products: IndexMap::new(),
+            shard: IndexMap::new(),
             options: IndexMap::new(),
             schedule: Vec::new(),
             weights: Vec::new(),
@@ -50,6 +51,10 @@ impl Parser<'_> {
                 let (name, factors) = (self.left_side()?, self.list('[', ']', Self::name)?);
                 self.insert_once(&mut facts.products, name, factors)?;
             }
+            "shard" => {
+                let (name, mesh) = (self.left_side()?, self.list('[', ']', Self::name)?);
+                self.insert_once(&mut facts.shard, name, mesh)?;
+            }
             "option" => {
                 let (name, choice) = (self.left_side()?, self.name()?);
                 self.insert_once(&mut facts.options, name, choice)?;
@@ -73,7 +78,7 @@ impl Parser<'_> {
             "start" => facts.runtime.start = Some(self.number()?),
             "pad" => facts.runtime.pad = Some(self.number()?),
             other => {
-                let known = "file, dim, product, option, layers, kv, weight, context, stop, start, pad, entry";
+                let known = "file, dim, product, shard, option, layers, kv, weight, context, stop, start, pad, entry";
                 return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
             }
         }

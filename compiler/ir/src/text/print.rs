@@ -42,6 +42,9 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
     for (name, factors) in &facts.products {
         put!(out, "product {} = {}", Name(name), name_list(factors.iter().map(String::as_str)));
     }
+    for (name, mesh) in &facts.shard {
+        put!(out, "shard {} = {}", Name(name), name_list(mesh.iter().map(String::as_str)));
+    }
     for (name, choice) in &facts.options {
         put!(out, "option {} = {}", Name(name), Name(choice));
     }

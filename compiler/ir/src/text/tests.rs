@@ -184,6 +184,7 @@ fn kinds() -> impl Strategy<Value = LayerKinds> {
 fn facts() -> impl Strategy<Value = Facts> {
     let dims = vec((name(), 1u64..9), 0..4).prop_map(|d| d.into_iter().collect::<IndexMap<_, _>>());
     let products = vec((name(), vec(name(), 0..3)), 0..3).prop_map(|d| d.into_iter().collect::<IndexMap<_, _>>());
+    let shard = vec((name(), vec(name(), 0..3)), 0..3).prop_map(|d| d.into_iter().collect::<IndexMap<_, _>>());
     let options = vec((name(), name()), 0..3).prop_map(|d| d.into_iter().collect::<IndexMap<_, _>>());
     let schedule = vec((kinds(), 1usize..4), 0..3)
         .prop_map(|runs| runs.into_iter().flat_map(|(k, n)| std::iter::repeat_n(k, n)).collect::<Vec<_>>());
@@ -192,13 +193,14 @@ fn facts() -> impl Strategy<Value = Facts> {
     let runtime =
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
-    let first = (name(), dtype(), dims, products, options, schedule);
+    let first = (name(), dtype(), dims, products, shard, options, schedule);
     (first, vec(weight(), 0..3), vec(kv, 0..3), runtime, vec(name(), 0..2)).prop_map(
-        |((name, act, dims, products, options, schedule), weights, kv, runtime, files)| Facts {
+        |((name, act, dims, products, shard, options, schedule), weights, kv, runtime, files)| Facts {
             name,
             act,
             dims,
             products,
+            shard,
             options,
             schedule,
             weights,

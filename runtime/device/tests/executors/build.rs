@@ -200,6 +200,7 @@ pub fn facts(act: DType) -> Facts {
         act,
         dims: Default::default(),
         products: Default::default(),
+        shard: Default::default(),
         options: Default::default(),
         schedule: Vec::new(),
         weights: Vec::new(),
