@@ -128,7 +128,7 @@ pub enum Problem {
         found: String,
     },
     /// A conversion that loses bits and was not asked for.
-    #[error("W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: that loses bits")]
+    #[error("W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: a narrower format")]
     Narrowing {
         /// Weight.
         weight: String,
@@ -225,7 +225,7 @@ impl Problem {
             }
             Problem::Format { .. } => "use the unquantised checkpoint of this model",
             Problem::Narrowing { .. } => {
-                "compile for a target that keeps f32, or allow the narrowing by name (it changes the model's bits)"
+                "compile for a target that keeps f32 (cpu-f32), or pass --narrow, which rounds the weight and may change the model"
             }
             Problem::Ambiguous { .. } => "remove one of the two forms from the checkpoint",
             Problem::Recipe { .. } | Problem::Unknown { .. } => "compile the spec again",

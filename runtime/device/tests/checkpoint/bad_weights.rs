@@ -84,7 +84,7 @@ fn narrowing_names_both_formats() {
     single(temp.path(), &[f32s("disk.a", &[1], &[1.0])]);
     assert_eq!(
         refused(temp.path(), &[plain("a", &[1])]),
-        ["W0304: `disk.a` in `model.safetensors` is stored as F32, W.a is resident as bf16: that loses bits"]
+        ["W0304: `disk.a` in `model.safetensors` is stored as F32, W.a is resident as bf16: a narrower format"]
     );
 }
 
