@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::failure::Failure;
+use crate::parse::ParseArgs;
 use crate::score::ScoreArgs;
 use clap::{Args, Parser, Subcommand};
 use device::ExecutorKind;
@@ -47,9 +48,9 @@ pub enum Command {
     /// Write a quantised checkpoint (not in this build).
     #[command(after_help = format!("Example:\n  beam-run quantise --model DIR --format F --out DIR\n\n{EXIT_CODES}"))]
     Quantise(Later),
-    /// Parse recorded outputs with a response template (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run parse --template FILE --cases FILE.jsonl\n\n{EXIT_CODES}"))]
-    Parse(Later),
+    /// Parse recorded outputs with a response template.
+    #[command(after_help = format!("Example:\n  beam-run parse --template template.json --cases cases.jsonl\n\nOne JSON line a case comes out; tests/fixtures/response-parse/README.md says what a case is.\n\n{EXIT_CODES}"))]
+    Parse(ParseArgs),
     /// Ask the turn grammar about recorded outputs (not in this build).
     #[command(after_help = format!("Example:\n  beam-run grammar --template FILE --model DIR --cases FILE.jsonl\n\n{EXIT_CODES}"))]
     Grammar(Later),

@@ -5,6 +5,7 @@ mod doctor;
 mod failure;
 mod generate;
 mod model;
+mod parse;
 mod score;
 mod serve;
 
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         Command::Bench(a) => (a.json, Err(Failure::not_in_this_build("beam-run bench"))),
         Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
         Command::Quantise(a) => (a.json, Err(Failure::not_in_this_build("beam-run quantise"))),
-        Command::Parse(a) => (a.json, Err(Failure::not_in_this_build("beam-run parse"))),
+        Command::Parse(a) => (a.json, parse::parse(a)),
         Command::Grammar(a) => (a.json, Err(Failure::not_in_this_build("beam-run grammar"))),
     };
     match outcome {

@@ -9,6 +9,7 @@ mod detokenizer;
 mod error;
 mod json_filter;
 mod output;
+pub mod response;
 mod stops;
 mod template;
 mod tokenizer;
