@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use text::response::{Ended, Ending, Event, Held, ParseOptions, ResponseParser, ResponseTemplate, Tools};
+use text::response::{
+    Ended, Ending, Event, Held, ParseOptions, ResponseError, ResponseParser, ResponseTemplate, Tools,
+};
 
 /// Arguments of `parse`.
 #[derive(clap::Args)]
@@ -62,8 +64,10 @@ enum Kind {
 
 /// Runs the command.
 pub fn parse(args: &ParseArgs) -> Result<(), Failure> {
-    let template = ResponseTemplate::from_file(&args.template)
-        .map_err(|error| Failure::input(format!("{error} ({})", args.template.display())))?;
+    let template = ResponseTemplate::from_file(&args.template).map_err(|error| match error {
+        ResponseError::Read { .. } => Failure::input(error),
+        error => Failure::input(format!("{error} ({})", args.template.display())),
+    })?;
     let template = Arc::new(template);
     let shown = args.cases.display();
     let file = std::fs::File::open(&args.cases)
@@ -97,7 +101,7 @@ fn written(outcome: std::io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Reads one case; the line to print.
-fn run(template: &Arc<ResponseTemplate>, case: &Case) -> Result<String, text::response::ResponseError> {
+fn run(template: &Arc<ResponseTemplate>, case: &Case) -> Result<String, ResponseError> {
     let held = match case.grammar {
         Grammar::None => Held::Free,
         Grammar::CallsOrAnswer => Held::Turn,

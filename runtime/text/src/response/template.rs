@@ -36,6 +36,9 @@ pub(crate) enum Role {
     Calls,
 }
 
+/// Patterns, and the literals among them that end with the start of a next message.
+type Closers = (Vec<Pattern>, Vec<(String, usize)>);
+
 #[derive(Debug)]
 pub(crate) struct Field {
     pub role: Role,
@@ -60,7 +63,7 @@ pub(crate) struct CallFormat {
 
 #[derive(Debug)]
 pub(crate) enum CallContent {
-    Tags(TagFormat),
+    Tags(Box<TagFormat>),
     Json,
 }
 
@@ -193,7 +196,7 @@ impl ResponseTemplate {
     }
 
     /// Patterns that close a field, and those that contain the start of the next message.
-    fn closers(&self, keys: &Keys) -> Result<(Vec<Pattern>, Vec<(String, usize)>), ResponseError> {
+    fn closers(&self, keys: &Keys) -> Result<Closers, ResponseError> {
         let literals: Vec<&str> = match keys.get("close") {
             None => Vec::new(),
             Some(Value::String(one)) => vec![one],
@@ -279,7 +282,7 @@ fn call_format(
         return Err(keys.wrong("join", "stands in a field that is no text", "leave it out"));
     }
     let content = match content {
-        "xml-inline" => CallContent::Tags(tag_format(keys, args)?),
+        "xml-inline" => CallContent::Tags(Box::new(tag_format(keys, args)?)),
         "json" => CallContent::Json,
         other => {
             let problem = format!("is `{other}`; calls can be read from `xml-inline` and `json`");
