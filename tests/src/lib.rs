@@ -2,6 +2,7 @@
 
 pub mod oracle;
 mod programs;
+pub mod rust_source;
 pub mod safetensors_file;
 pub mod server;
 

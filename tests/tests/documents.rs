@@ -1,7 +1,8 @@
 //! Every command that a document shows is run: fenced `sh` blocks in order, `sh server` blocks in the background until
 //! the page ends. `sh tests` is README's test command, which runs this file.
 
-use std::net::TcpStream;
+use std::collections::BTreeSet;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use suites::{Programs, root};
@@ -39,9 +40,24 @@ fn port(text: &str) -> u16 {
     after.split_whitespace().next().and_then(|p| p.parse().ok()).expect("port")
 }
 
+/// The page's fences with every port that its servers name replaced by a free one, wherever the page speaks of it.
+fn on_free_ports(mut fences: Vec<Fence>) -> Vec<Fence> {
+    let named: BTreeSet<u16> = fences.iter().filter(|f| f.kind == "server").map(|f| port(&f.text)).collect();
+    // All are held until all are known, so that no two are the same.
+    let free: Vec<(u16, TcpListener)> =
+        named.into_iter().map(|port| (port, TcpListener::bind(("127.0.0.1", 0)).expect("a free port"))).collect();
+    for (old, listener) in &free {
+        let new = listener.local_addr().expect("bound").port();
+        for fence in &mut fences {
+            fence.text = fence.text.replace(&format!("--port {old}"), &format!("--port {new}"));
+            fence.text = fence.text.replace(&format!(":{old}"), &format!(":{new}"));
+        }
+    }
+    fences
+}
+
 fn start(text: &str) -> Background {
     let port = port(text);
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "something listens on port {port} already");
     let mut child =
         Command::new("bash").args(["-ec", text]).current_dir(root()).process_group(0).spawn().expect("bash starts");
     // The first connection that is accepted says that the server is ready; the compiler may have to finish before.
@@ -61,7 +77,7 @@ fn run_page(name: &str) -> usize {
     let page = std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut servers = Vec::new();
     let mut count = 0;
-    for fence in fences(&page) {
+    for fence in on_free_ports(fences(&page)) {
         match fence.kind.as_str() {
             "tests" => continue,
             "server" => servers.push(start(&fence.text)),

@@ -1,9 +1,10 @@
 //! The rules of the house that a compiler does not check: who may depend on whom, where `unsafe` stands, that no
-//! model is named in Rust, how long a file may be.
+//! model is named in Rust, how long a file or a function may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use suites::root;
+use suites::rust_source::RustSource;
 
 /// Crate → crates of the workspace that it may use outside tests.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -81,14 +82,11 @@ fn sources(folders: &[&str], extension: &[&str]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Code that ships: without comments, and without what stands behind `#[cfg(test)]`.
-fn shipped(path: &str, text: &str) -> String {
-    let test_file = ["/tests/", "/testing.rs", "/tests.rs", "/examples/", "/benches/"].iter().any(|t| path.contains(t));
-    if test_file {
-        return String::new();
-    }
-    let text = text.split("#[cfg(test)]").next().unwrap_or("");
-    text.lines().map(|l| l.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+/// Code that ships: without comments and tests.
+fn shipped(path: &str, text: &str) -> RustSource {
+    let places = ["/tests/", "/testing.rs", "/tests.rs", "_tests.rs", "/examples/", "/benches/"];
+    let test_file = places.iter().any(|t| path.contains(t));
+    RustSource::new(if test_file { "" } else { text }).without_tests()
 }
 
 #[test]
@@ -131,10 +129,8 @@ fn members() -> Vec<(String, String)> {
 fn unsafe_stands_at_the_borders_only() {
     let mut seen = BTreeSet::new();
     for (path, text) in sources(&["compiler", "runtime", "tests"], &["rs"]) {
-        let code: String = text.lines().map(|l| l.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
-        let uses = code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe");
-        let names_it = path.ends_with("tests/house.rs");
-        if uses && !names_it {
+        let uses = RustSource::new(&text).bare.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe");
+        if uses {
             assert!(UNSAFE_FILES.contains(&path.as_str()), "{path} uses unsafe code outside the borders");
             assert!(text.contains("SAFETY"), "{path} gives no reason for its unsafe code");
             seen.insert(path);
@@ -170,10 +166,8 @@ fn model_words() -> BTreeMap<String, String> {
             text.split(|c: char| !c.is_alphanumeric() && c != '_').for_each(|w| add(w, &path));
         }
     }
-    for generic in ["default", "false", "true", "null", "silu", "strip", "expert_ffn", "_attention", "lm_head"] {
-        if generic != "lm_head" {
-            words.remove(generic);
-        }
+    for generic in ["default", "false", "true", "null", "silu", "strip", "expert_ffn", "_attention"] {
+        words.remove(generic);
     }
     words
 }
@@ -196,7 +190,7 @@ fn no_model_is_named_in_code() {
     );
     let mut errors = Vec::new();
     for (path, text) in sources(&["compiler", "runtime", "codegen-templates"], &["rs", "cu", "cuh"]) {
-        for (i, line) in shipped(&path, &text).lines().enumerate() {
+        for (i, line) in shipped(&path, &text).code.lines().enumerate() {
             for word in line.split(|c: char| !c.is_alphanumeric() && c != '_') {
                 let runtime_key = RUNTIME_FILE_KEYS.iter().any(|(key, place)| *key == word && path.starts_with(place));
                 if words.contains_key(word) && !runtime_key {
@@ -215,6 +209,22 @@ fn files_are_short() {
         .filter(|(_, text)| text.lines().count() > 800)
         .map(|(path, text)| format!("{path}: {} lines", text.lines().count()))
         .collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn functions_are_short() {
+    let mut count = 0;
+    let mut long = Vec::new();
+    for (path, text) in sources(&["compiler", "runtime"], &["rs"]) {
+        for function in shipped(&path, &text).functions() {
+            count += 1;
+            if function.lines > 80 {
+                long.push(format!("{path}:{} `{}` has {} lines", function.line, function.name, function.lines));
+            }
+        }
+    }
+    assert!(count > 1000, "only {count} functions were looked at");
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
