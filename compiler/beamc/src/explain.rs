@@ -8,9 +8,6 @@ use serde_json::json;
 /// A code with its title (where it has one) and its explanation.
 fn find(code: &str) -> Option<(String, String)> {
     let code = code.to_ascii_uppercase();
-    let plain = |table: &[(&str, &str)]| {
-        table.iter().find(|(c, _)| *c == code).map(|(_, text)| (String::new(), (*text).to_owned()))
-    };
     let titled = |found: Option<(&str, &str)>| found.map(|(title, text)| (title.to_owned(), text.to_owned()));
     spec::explain(&code)
         .map(|c| (c.title.to_owned(), c.text.to_owned()))
@@ -18,7 +15,12 @@ fn find(code: &str) -> Option<(String, String)> {
         .or_else(|| titled(targets::explain(&code)))
         .or_else(|| titled(ir::explain(&code)))
         .or_else(|| artifact::explain(&code).map(|text| (String::new(), text.to_owned())))
-        .or_else(|| plain(&failure::CODES))
+        .or_else(|| {
+            failure::CODES
+                .iter()
+                .find(|(c, ..)| *c == code)
+                .map(|(_, title, text)| ((*title).to_owned(), (*text).to_owned()))
+        })
 }
 
 /// Runs `beamc explain`.
@@ -26,7 +28,10 @@ pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
     let Some((title, text)) = find(&args.code) else {
         return Err(Failure::input(
             "C0005",
-            format!("there is no code `{}`; codes are a letter and four digits, such as B0281", args.code),
+            format!(
+                "the compiler has no code `{}`; its codes look like B0281, and messages of beam-run (D, E, I, R, W) explain themselves",
+                args.code
+            ),
         ));
     };
     let code = args.code.to_ascii_uppercase();

@@ -38,23 +38,29 @@ impl Failure {
         Failure { exit: NOT_IN_THIS_BUILD, text, json: None }
     }
 
-    /// Writes the failure where its readers look.
-    pub fn print(&self) {
+    /// Writes the failure where its readers look: words to the error stream and, with `--json`, an object to the output.
+    pub fn print(&self, json: bool) {
         let _ = std::io::stderr().write_all(self.text.as_bytes());
-        if let Some(json) = &self.json {
-            let _ = writeln!(std::io::stdout(), "{json:#}");
+        if json {
+            let object = self.json.clone().unwrap_or_else(|| {
+                let head = self.text.strip_prefix("error[").and_then(|t| t.split_once("]: "));
+                let (code, message) = head.map_or((None, self.text.as_str()), |(code, rest)| (Some(code), rest));
+                serde_json::json!({ "ok": false, "error": { "code": code, "message": message.trim_end() } })
+            });
+            let _ = writeln!(std::io::stdout(), "{object:#}");
         }
     }
 }
 
 /// The codes that this binary adds: code, explanation.
-pub const CODES: [(&str, &str); 5] = [
+pub const CODES: [(&str, &str, &str); 5] = [
     (
         "C0001",
+        "not in this build",
         "The command or flag belongs to the design and this build does not have it yet. README.md has the table of what works.",
     ),
-    ("C0002", "The mesh is written axis=size,axis=size with whole sizes from 1."),
-    ("C0003", "A file could not be written; the operating system's words follow."),
-    ("C0005", "`beamc explain` knows the codes that errors and warnings print between brackets."),
-    ("C0004", "The stage is one of model, graph, sharded, kernel, plan, cuda."),
+    ("C0002", "a mesh not understood", "The mesh is written axis=size,axis=size with whole sizes from 1."),
+    ("C0003", "a file that cannot be written", "A file could not be written; the operating system's words follow."),
+    ("C0005", "no such code", "`beamc explain` knows the codes that errors and warnings print between brackets."),
+    ("C0004", "no such stage", "The stage is one of model, graph, sharded, kernel, plan, cuda."),
 ];
