@@ -3,6 +3,7 @@
 use crate::args::{SpecArgs, VerifyArgs};
 use crate::failure::{Failure, INPUT};
 use crate::input;
+use ir::DType;
 use passes::validate::{Difference, Shrunk, Small, Validated, Verdict};
 use passes::{Kind, Validation};
 use serde_json::{Value, json};
@@ -15,10 +16,17 @@ pub const SEEDS: u64 = 3;
 
 /// What was validated, and how it went.
 struct Outcome<'c> {
-    shrunk: Shrunk,
-    validation: Validation,
+    runs: Vec<Act>,
     /// Places of differences are places of the spec as it was read.
     checked: &'c Checked,
+}
+
+/// The model with one dtype of untyped names. Narrow ones show every rounding and hide the last bits of sums; with
+/// f32 nothing rounds and every order shows. So both are run.
+struct Act {
+    act: DType,
+    shrunk: Shrunk,
+    validation: Validation,
 }
 
 /// Runs the command.
@@ -27,7 +35,7 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
     let seeds = args.seeds.unwrap_or(SEEDS).max(1);
     let outcome = run(&args.spec.spec, &full, &target, &checked, seeds)?;
     let json = outcome.json(&target, seeds);
-    if !outcome.validation.holds() {
+    if !outcome.holds() {
         let text = format!("{}{}", outcome.table(&target, seeds), outcome.complaint());
         return Err(Failure { exit: INPUT, text, json: args.json.then_some(json) });
     }
@@ -37,7 +45,7 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
 /// Refuses where a pass changes what it does not declare.
 pub fn check(args: &SpecArgs, full: &ir::Model, target: &Target, checked: &Checked, json: bool) -> Result<(), Failure> {
     let outcome = run(&args.spec, full, target, checked, SEEDS)?;
-    if outcome.validation.holds() {
+    if outcome.holds() {
         return Ok(());
     }
     let text = format!("{}{}", outcome.table(target, SEEDS), outcome.complaint());
@@ -52,62 +60,79 @@ fn run<'c>(
     seeds: u64,
 ) -> Result<Outcome<'c>, Failure> {
     let library = Library::embedded();
-    let mut read = |small: &Small| {
-        let choices = Choices { dims: small.dims.clone(), layers: small.layers.clone(), ..input::choices(target) };
-        let mut checked = spec::check_path(path, &library, &choices);
-        checked
-            .model
-            .take()
-            .ok_or_else(|| checked.diagnostics.first().map_or_else(|| "no model".to_owned(), |d| d.message.clone()))
-    };
-    let shrunk = passes::shrink(full, &mut read).map_err(|e| input::pass_failure(&e, checked))?;
-    let validation = passes::validate(&shrunk.model, target, seeds).map_err(|e| input::pass_failure(&e, checked))?;
-    Ok(Outcome { shrunk, validation, checked })
+    let mut runs = Vec::new();
+    let narrow = (full.facts.act != DType::F32).then_some(full.facts.act);
+    for act in narrow.into_iter().chain([DType::F32]) {
+        let mut read = |small: &Small| {
+            let (dims, layers) = (small.dims.clone(), small.layers.clone());
+            let choices = Choices { act: Some(act), dims, layers, ..input::choices(target) };
+            let mut checked = spec::check_path(path, &library, &choices);
+            let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());
+            checked.model.take().ok_or_else(first)
+        };
+        let failed = |e| input::pass_failure(&e, checked);
+        let shrunk = passes::shrink(full, &mut read).map_err(failed)?;
+        let validation = passes::validate(&shrunk.model, target, seeds).map_err(failed)?;
+        runs.push(Act { act, shrunk, validation });
+    }
+    Ok(Outcome { runs, checked })
 }
 
 impl Outcome<'_> {
+    fn holds(&self) -> bool {
+        self.runs.iter().all(|run| run.validation.holds())
+    }
+
+    /// Every pass that does not keep what it declares, and with which dtype.
+    fn broken(&self) -> impl Iterator<Item = (&Act, &Validated)> {
+        let passes = self.runs.iter().flat_map(|run| run.validation.passes.iter().map(move |p| (run, p)));
+        passes.filter(|(_, p)| !p.verdict.holds())
+    }
+
     fn table(&self, target: &Target, seeds: u64) -> String {
-        let facts = &self.shrunk.model.facts;
+        let Some(first) = self.runs.first() else { return String::new() };
+        let facts = &first.shrunk.model.facts;
         // A factor that is written as a number is its own length.
         let named = facts.dims.iter().filter(|(name, _)| name.parse::<u64>().is_err());
         let dims: Vec<String> = named.map(|(name, n)| format!("{name} {n}")).collect();
         let windows: Vec<String> = facts.kv.iter().filter_map(|k| Some(format!("{} {}", k.name, k.window?))).collect();
-        let mut out = format!(
-            "{} for {}, made small: {}; windows: {}\n{} numbers a level: results and caches of {seeds} seeds",
-            facts.name,
-            target.name,
-            dims.join(", "),
-            if windows.is_empty() { "none".to_owned() } else { windows.join(", ") },
-            self.validation.values,
-        );
-        if self.validation.not_finite > 0 {
-            out += &format!("; {} of them are infinite or no number", self.validation.not_finite);
+        let windows = if windows.is_empty() { "none".to_owned() } else { windows.join(", ") };
+        let mut out = format!("{} for {}, made small\n", facts.name, target.name);
+        out += &format!("dims: {}\nwindows: {windows}\n", dims.join(", "));
+        for run in &self.runs {
+            let (act, n, odd) = (run.act, run.validation.values, run.validation.not_finite);
+            out += &format!("{act}: {n} numbers a level, results and caches of {seeds} seeds");
+            out += &if odd > 0 { format!("; {odd} are infinite or no number\n") } else { "\n".to_owned() };
         }
-        out += "\n";
-        for (name, why) in &self.shrunk.kept {
+        for (name, why) in &first.shrunk.kept {
             out += &format!("`{name}` keeps its length: otherwise \"{why}\"\n");
         }
-        let rows: Vec<[String; 4]> = self.validation.passes.iter().map(|p| self.row(p)).collect();
-        let head = ["pass", "kind", "compared", "bits"].map(str::to_owned);
-        let width = |i: usize| rows.iter().chain([&head]).map(|r| r[i].chars().count()).max().unwrap_or(0);
-        for [pass, kind, compared, bits] in std::iter::once(&head).chain(&rows) {
-            out +=
-                &format!("\n{pass:<a$}  {kind:<b$}  {compared:>c$}  {bits}", a = width(0), b = width(1), c = width(2),);
+        out += &aligned(&self.rows());
+        for (run, p) in self.broken() {
+            let what = match &p.verdict {
+                Verdict::Differs(d) => format!("{d}{}", self.place(d)),
+                Verdict::Stopped(why) => why.clone(),
+                _ => String::new(),
+            };
+            out += &format!("\n{}, {}: {what}\n", p.pass.name, run.act);
         }
-        out + "\n"
+        out
     }
 
-    fn row(&self, p: &Validated) -> [String; 4] {
-        let bits = match &p.verdict {
-            Verdict::Equal => "equal".to_owned(),
-            Verdict::Refined { moved } => format!("equal under the new orders, which move {moved} numbers"),
-            Verdict::Measured { moved, largest } => format!("{moved} numbers moved, by {largest:e} at most"),
-            Verdict::Differs(d) => format!("DIFFER: {d}{}", self.place(d)),
-            Verdict::Stopped(why) => format!("DIFFER: {why}"),
-            Verdict::NotRun => "not interpreted: the plan's verifier passed it".to_owned(),
-        };
-        let compared = if p.verdict == Verdict::NotRun { "-".to_owned() } else { p.values.to_string() };
-        [p.pass.name.to_owned(), kind(p.pass.kind), compared, bits]
+    /// A line of names, then one per pass: name, kind, numbers compared, and the verdict per dtype.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![["pass", "kind", "compared"].map(str::to_owned).to_vec()];
+        rows[0].extend(self.runs.iter().map(|run| run.act.to_string()));
+        let most = self.runs.iter().map(|run| run.validation.passes.len()).max().unwrap_or(0);
+        for i in 0..most {
+            let cells: Vec<Option<&Validated>> = self.runs.iter().map(|run| run.validation.passes.get(i)).collect();
+            let Some(p) = cells.iter().flatten().next() else { continue };
+            let compared: u64 = cells.iter().flatten().map(|p| p.values).sum();
+            let mut row = vec![p.pass.name.to_owned(), kind(p.pass.kind), compared.to_string()];
+            row.extend(cells.into_iter().map(|p| p.map_or_else(|| "-".to_owned(), |p| word(&p.verdict))));
+            rows.push(row);
+        }
+        rows
     }
 
     /// The place in the spec of the first value that differs.
@@ -120,8 +145,8 @@ impl Outcome<'_> {
     }
 
     fn complaint(&self) -> String {
-        let broken: Vec<&str> =
-            self.validation.passes.iter().filter(|p| !p.verdict.holds()).map(|p| p.pass.name).collect();
+        let mut broken: Vec<&str> = self.broken().map(|(_, p)| p.pass.name).collect();
+        broken.dedup();
         format!(
             "error[P0402]: {} changed the model undeclared; this is a defect of the compiler, report it together with the spec\n",
             broken.join(", ")
@@ -129,20 +154,24 @@ impl Outcome<'_> {
     }
 
     fn json(&self, target: &Target, seeds: u64) -> Value {
-        let facts = &self.shrunk.model.facts;
-        let kept: Vec<Value> =
-            self.shrunk.kept.iter().map(|(dim, why)| json!({ "dim": dim, "because": why })).collect();
+        let runs = self.runs.iter().map(|run| {
+            let kept = run.shrunk.kept.iter().map(|(dim, why)| json!({ "dim": dim, "because": why }));
+            json!({
+                "act": run.act.word(),
+                "dims": run.shrunk.model.facts.dims,
+                "layers": run.shrunk.small.layers,
+                "kept": kept.collect::<Vec<_>>(),
+                "values": run.validation.values,
+                "not_finite": run.validation.not_finite,
+                "passes": run.validation.passes.iter().map(|p| self.pass_json(p)).collect::<Vec<_>>(),
+            })
+        });
         json!({
-            "ok": self.validation.holds(),
-            "model": facts.name,
+            "ok": self.holds(),
+            "model": self.runs.first().map(|run| run.shrunk.model.facts.name.clone()),
             "target": target.name,
             "seeds": seeds,
-            "dims": facts.dims,
-            "layers": self.shrunk.small.layers,
-            "kept": kept,
-            "values": self.validation.values,
-            "not_finite": self.validation.not_finite,
-            "passes": self.validation.passes.iter().map(|p| self.pass_json(p)).collect::<Vec<_>>(),
+            "runs": runs.collect::<Vec<_>>(),
         })
     }
 
@@ -186,4 +215,26 @@ fn kind(kind: Kind) -> String {
         Kind::Refines(what) => format!("refines {what}"),
         Kind::Relaxed(what) => format!("relaxed {what}"),
     }
+}
+
+/// A verdict as a cell of the table.
+fn word(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Equal => "equal".to_owned(),
+        Verdict::Refined { moved } => format!("equal, {moved} moved"),
+        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:e} at most"),
+        Verdict::Differs(_) | Verdict::Stopped(_) => "DIFFER".to_owned(),
+        Verdict::NotRun => "verified, not run".to_owned(),
+    }
+}
+
+/// Rows with their columns below each other.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().enumerate().map(|(i, c)| format!("{c:<w$}", w = width(i))).collect();
+        out += &format!("\n{}", cells.join("  ").trim_end());
+    }
+    out + "\n"
 }
