@@ -92,6 +92,11 @@ fn hostile_specs_are_refused() {
     let cases = [
         spec(&doubling("def", "d59(x)", "+")),
         spec(&doubling("def", "d59(2)", "+")),
+        spec(&{
+            let mut text = "fn d0(x) { return x + x }\n".to_owned();
+            (1..60).for_each(|i| text.push_str(&format!("fn d{i}(x) {{ return d{}(x) + d{}(x) }}\n", i - 1, i - 1)));
+            format!("{text}fn dense(x) {{ return d59(x) }}\n")
+        }),
         spec(&format!("fn combine(b, r, const n) {{\nconst c0 = n\n{squaring}return b * c59 + r }}")),
         spec(&format!("fn dense(x) {{ return {}x{} }}", "(".repeat(5000), ")".repeat(5000))),
         spec(&format!("fn dense(x) {{ return x{} }}", " + x".repeat(100_000))),

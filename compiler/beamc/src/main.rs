@@ -33,9 +33,16 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(text) => {
-            // A closed pipe is the reader's decision, not a fault.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
+            let mut out = std::io::stdout();
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                // A closed pipe is the reader's decision, not a fault.
+                Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                    let failure = failure::Failure::output("C0003", format!("the output cannot be written: {e}"));
+                    failure.print(false);
+                    ExitCode::from(failure.exit)
+                }
+                _ => ExitCode::SUCCESS,
+            }
         }
         Err(failure) => {
             // The flag is read again here, since every command has it and a failure may come before any is read.

@@ -126,6 +126,11 @@ pub static CODES: &[Code] = &[
         "Text nested very deep, or hundreds of operators in a row, is refused. Give a part a name.",
     ),
     code("B0105", "unknown dtype", "Dtypes of this build are f32, bf16, i32 and bool."),
+    code(
+        "B0106",
+        "a function defined twice",
+        "Functions of a derived spec replace those of its base by name; inside one text a name is used once.",
+    ),
     code("B0201", "no entry", "An entry is what can be run. A model has at least `forward`."),
     code(
         "B0202",
@@ -323,6 +328,11 @@ pub static CODES: &[Code] = &[
         "B0303",
         "warning: a value that nothing takes",
         "The last line of the layer loop computes a value without binding it.",
+    ),
+    code(
+        "B0304",
+        "warning: an entry that nothing reads",
+        "A dimension, value, option, schedule column, cache kind or function of your file that no text uses. Usually a misspelt name of the base.",
     ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Integer(i64),
     Float(f64),
     Bool(bool),
+    /// Something without meaning, told already.
+    Bad,
 }
 
 /// A table: key → (key's place, value), in file order.
@@ -66,6 +68,7 @@ impl Node {
             Kind::Integer(_) => "an integer",
             Kind::Float(_) => "a number",
             Kind::Bool(_) => "a truth value",
+            Kind::Bad => "without meaning",
         }
     }
 }
@@ -115,7 +118,7 @@ fn convert(file: u32, value: Spanned<DeValue<'_>>, out: &mut Vec<Diagnostic>) ->
                 .at(span, "here")
                 .help("write a number, a text, a truth value, a list or a table"),
         );
-        Kind::Bool(false)
+        Kind::Bad
     };
     let kind = match value.into_inner() {
         DeValue::String(s) => Kind::Text(s.into_owned()),

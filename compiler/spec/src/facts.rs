@@ -28,6 +28,11 @@ pub(crate) struct Resolved {
     pub dim_spans: HashMap<String, Span>,
     /// Options: name → (place, alternatives).
     pub option_spans: IndexMap<String, (Span, Vec<String>)>,
+    /// Where schedule columns and cache kinds are declared.
+    pub column_spans: HashMap<String, Span>,
+    pub kv_spans: HashMap<String, Span>,
+    /// Entries that the tables themselves name: table and name.
+    pub named_elsewhere: Vec<(&'static str, String)>,
     /// Whether the lint about narrowing names is on.
     pub lint_narrowing: bool,
     /// End of the user's file list, for "entry is missing".
@@ -42,8 +47,14 @@ pub(crate) fn resolve(
     out: &mut Vec<Diagnostic>,
 ) -> Option<Resolved> {
     let before = out.len();
-    let mut reader =
-        Reader { merged, out, numbers: HashMap::new(), dim_spans: HashMap::new(), refused_columns: Vec::new() };
+    let mut reader = Reader {
+        merged,
+        out,
+        numbers: HashMap::new(),
+        dim_spans: HashMap::new(),
+        refused_columns: Vec::new(),
+        named_elsewhere: Vec::new(),
+    };
     let (name, act) = reader.model(choices);
     let (mut dims, products) = reader.dims(choices);
     let values = reader.values();
@@ -55,13 +66,28 @@ pub(crate) fn resolve(
     let shard = reader.shard(&dims);
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
+    let named_elsewhere = std::mem::take(&mut reader.named_elsewhere);
+    let spans = |table: &str| -> HashMap<String, Span> {
+        merged.table(table).into_iter().flatten().map(|(key, (span, _))| (key.clone(), *span)).collect()
+    };
+    let (column_spans, kv_spans) = (spans("schedule"), spans("kv"));
     let dim_spans = std::mem::take(&mut reader.dim_spans);
     if out.len() > before {
         return None;
     }
     let files = sources.names();
     let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, runtime, files };
-    Some(Resolved { facts, values, dim_spans, option_spans, lint_narrowing, whole: merged.whole })
+    Some(Resolved {
+        facts,
+        values,
+        dim_spans,
+        option_spans,
+        column_spans,
+        kv_spans,
+        named_elsewhere,
+        lint_narrowing,
+        whole: merged.whole,
+    })
 }
 
 struct Reader<'a> {
@@ -72,6 +98,7 @@ struct Reader<'a> {
     dim_spans: HashMap<String, Span>,
     /// Columns whose rule or list was refused: conditions on them say nothing new.
     refused_columns: Vec<String>,
+    named_elsewhere: Vec<(&'static str, String)>,
 }
 
 impl<'a> Reader<'a> {
@@ -84,6 +111,9 @@ impl<'a> Reader<'a> {
     }
 
     fn wrong(&mut self, node: &Node, wanted: &str) {
+        if matches!(node.kind, Kind::Bad) {
+            return;
+        }
         let d = Diagnostic::error("B0010", format!("{wanted} is expected"));
         self.error(d.at(node.span, format!("this is {}", node.what())));
     }
@@ -156,6 +186,8 @@ impl<'a> Reader<'a> {
             }
         }
         match dims.get("layers") {
+            // A wrong number was told already.
+            None if self.dim_spans.contains_key("layers") => {}
             None => self.error(
                 Diagnostic::error("B0014", "[dims] does not say how many `layers` there are")
                     .at(self.merged.table_span("dims"), "no `layers` here")
@@ -291,6 +323,8 @@ impl<'a> Reader<'a> {
                     }
                 }
             } else if let Some(rule) = node.text() {
+                let words = rule.split(|c: char| !c.is_alphanumeric() && c != '_');
+                self.named_elsewhere.extend(words.map(|w| ("dims", w.to_owned())));
                 for (layer, kinds) in schedule.iter_mut().enumerate() {
                     self.numbers.insert("l".to_owned(), layer as f64);
                     match rules::schedule_kind(rule, &self.numbers) {
@@ -360,6 +394,9 @@ impl<'a> Reader<'a> {
             let mut axes = Vec::new();
             for name in group.split('.') {
                 let Some(n) = dims.get(name) else {
+                    if self.dim_spans.contains_key(name) {
+                        return None;
+                    }
                     let d = Diagnostic::error("B0023", format!("`{name}` is no axis"));
                     self.error(d.at(node.span, "used here").nearest(name, dims.keys().map(String::as_str)));
                     return None;
@@ -447,6 +484,7 @@ impl<'a> Reader<'a> {
     }
 
     fn window(&mut self, node: &Node, values: &IndexMap<String, (Span, Value)>) -> Option<u64> {
+        self.named_elsewhere.extend(node.text().map(|name| ("values", name.to_owned())));
         let number = match node.text() {
             None => node.number(),
             Some(name) => match values.get(name) {
@@ -464,7 +502,8 @@ impl<'a> Reader<'a> {
             _ => {
                 self.error(
                     Diagnostic::error("B0028", "a window is a whole number of positions, at least 1")
-                        .at(node.span, "the query's own position counts"),
+                        .at(node.span, "the query's own position counts")
+                        .note(node.text().and_then(|n| Some(values.get(n)?.0)), "another number"),
                 );
                 None
             }
@@ -616,7 +655,7 @@ impl<'a> Reader<'a> {
             match key.as_str() {
                 "context" => match node.kind {
                     Kind::Integer(n) if n > 0 => facts.context = Some(n as u64),
-                    _ => self.wrong(node, "a number of tokens"),
+                    _ => self.wrong(node, "a number of tokens, at least 1,"),
                 },
                 "stop" => {
                     let list: Vec<&Node> = node.array().map_or_else(|| vec![node], |a| a.iter().collect());

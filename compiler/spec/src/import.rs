@@ -99,11 +99,16 @@ fn base_for(
     None
 }
 
-/// Place of `"key"` in the JSON text.
-fn key_span(text: &str, file: u32, key: &str) -> Option<Span> {
-    let quoted = Value::String(key.to_owned()).to_string();
-    let start = text.find(&quoted)?;
-    Some(Span { file, start: start as u32, end: (start + quoted.len()) as u32 })
+/// Place of the key at the end of a dotted path: each part is looked for behind the one before.
+fn key_span(text: &str, file: u32, path: &str) -> Option<Span> {
+    let (mut at, mut span) = (0, None);
+    for key in path.split('.') {
+        let quoted = Value::String(key.to_owned()).to_string();
+        let start = at + text.get(at..)?.find(&quoted)?;
+        at = start + quoted.len();
+        span = Some(Span { file, start: start as u32, end: at as u32 });
+    }
+    span
 }
 
 struct Importer<'a> {
@@ -117,8 +122,7 @@ struct Importer<'a> {
 
 impl Importer<'_> {
     fn error(&mut self, path: &str, d: Diagnostic, found: String) {
-        let leaf = path.rsplit('.').next().unwrap_or(path);
-        let span = key_span(&self.text, self.file, leaf).unwrap_or(Span { file: self.file, start: 0, end: 0 });
+        let span = key_span(&self.text, self.file, path).unwrap_or(Span { file: self.file, start: 0, end: 0 });
         self.out.push(d.at(span, found));
         self.failed = true;
     }

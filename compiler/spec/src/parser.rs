@@ -219,6 +219,15 @@ impl Parser {
         self.next();
         let name = self.ident("a function name")?;
         let params = self.params()?;
+        let twice = program.functions.iter().find(|f| f.name.text == name.text && f.name.span.file == name.span.file);
+        if let Some(first) = twice {
+            return Err(Box::new(
+                Diagnostic::error("B0106", format!("`{}` is defined twice in one text", name.text))
+                    .at(name.span, "here again")
+                    .note(Some(first.name.span), "here first")
+                    .help("remove one of them, or give it another name"),
+            ));
+        }
         let mut function = Function { kind, name, params, results: None, dtype: None, body: Vec::new() };
         if kind == FunctionKind::Def {
             self.expect("=")?;

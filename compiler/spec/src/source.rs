@@ -2,6 +2,7 @@
 
 use crate::Diagnostic;
 use ir::Span;
+use std::io::Read;
 use std::path::Path;
 
 /// No spec needs more; a larger file is refused before it is read.
@@ -61,8 +62,12 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Box<Diagnostic>> {
         Ok(_) => {}
         Err(e) => return refuse(e.to_string()),
     }
-    match std::fs::read(path) {
-        Ok(bytes) => match String::from_utf8(bytes) {
+    let mut bytes = Vec::new();
+    // A device or pipe has no length beforehand, so the reading itself is bounded.
+    let read = std::fs::File::open(path).and_then(|f| f.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(n) if n as u64 > MAX_FILE_BYTES => refuse(format!("it has more than the {MAX_FILE_BYTES} bytes allowed")),
+        Ok(_) => match String::from_utf8(bytes) {
             Ok(text) => Ok(text),
             Err(e) => refuse(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())),
         },

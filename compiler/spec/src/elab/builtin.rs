@@ -44,6 +44,7 @@ const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
 impl Elab<'_> {
     pub(super) fn call(&mut self, function: &Ident, args: &[Expr], named: &[(Ident, Expr)], span: Span) -> Res<Val> {
         if let Some(found) = self.program.function(&function.text) {
+            self.read.insert(("blocks", function.text.clone()));
             if let Some((name, _)) = named.first() {
                 return Err(Box::new(
                     Diagnostic::error("B0261", "arguments of a spec's function are positional")

@@ -191,6 +191,7 @@ impl Elab<'_> {
         };
         match length {
             Some((name, n)) if n <= MAX_ENTRIES => {
+                self.read.insert(("dims", name.clone()));
                 Ok(Vector { axes: vec![Axis::fixed(name, n)], data: (0..n).map(|i| i as f64).collect() })
             }
             _ => {

@@ -44,7 +44,11 @@ impl Elab<'_> {
             return Ok(val);
         }
         if let Some(n) = self.resolved.facts.dims.get(name) {
+            self.read.insert(("dims", name.to_owned()));
             return Ok(Val::Const(ConstExpr::Num(*n as f64)));
+        }
+        if self.resolved.values.contains_key(name) {
+            self.read.insert(("values", name.to_owned()));
         }
         match self.resolved.values.get(name) {
             Some((_, Value::Number(x))) => return Ok(Val::Const(ConstExpr::Num(*x))),
@@ -93,6 +97,7 @@ impl Elab<'_> {
                 let known: Vec<String> =
                     self.resolved.facts.schedule.first().map(|k| k.keys().cloned().collect()).unwrap_or_default();
                 if known.contains(&field.text) {
+                    self.read.insert(("schedule", field.text.clone()));
                     return Ok(Val::Column(field.text.clone()));
                 }
                 Err(Box::new(
@@ -119,12 +124,14 @@ impl Elab<'_> {
             "kv" => {
                 let known: Vec<String> = self.resolved.facts.kv.iter().map(|k| k.name.clone()).collect();
                 if known.contains(&field.text) {
+                    self.read.insert(("kv", field.text.clone()));
                     return Ok(Val::Kv(KvRef::Kind(field.text.clone())));
                 }
                 unknown(known, "cache kind")
             }
             "options" => {
                 if self.resolved.option_spans.contains_key(&field.text) {
+                    self.read.insert(("options", field.text.clone()));
                     return Ok(Val::Choice(field.text.clone()));
                 }
                 unknown(self.resolved.option_spans.keys().cloned().collect(), "option")
@@ -360,6 +367,7 @@ impl Elab<'_> {
                     .help(format!("declare [kv] {missing} = {{ … }}")),
             ));
         }
+        self.read.extend(kinds.iter().map(|k| ("kv", k.clone())));
         Ok(Val::Kv(match known {
             Some(kind) => KvRef::Kind(kind),
             None => KvRef::ByColumn(column.to_owned()),

@@ -177,6 +177,7 @@ impl Elab<'_> {
             }
         };
         self.calls.pop();
+        self.grow(instance.size, span)?;
         if instance.hidden_at {
             let at = self.positions(span)?;
             operands.push(at);
@@ -241,9 +242,9 @@ impl Elab<'_> {
         self.outputs(&results);
         let block = self.block_name(&function.name.text);
         let Some(frame) = self.frames.pop() else { return self.no_frame(span) };
-        let hidden_at = frame.at.is_some();
+        let (hidden_at, size) = (frame.at.is_some(), frame.size);
         self.add_block(block.clone(), frame, span)?;
-        Ok(Instance { block, results: results.into_iter().map(|t| t.ty).collect(), hidden_at })
+        Ok(Instance { block, results: results.into_iter().map(|t| t.ty).collect(), hidden_at, size })
     }
 
     fn no_frame<T>(&self, span: Span) -> Res<T> {

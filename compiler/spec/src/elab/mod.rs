@@ -56,7 +56,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         calls: Vec::new(),
         at_type: None,
         used: HashSet::new(),
-        nodes: 0,
+        read: HashSet::new(),
         levels: 0,
         steps: 0,
     };
@@ -84,6 +84,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
     }
     if !failed {
         elab.unused_weights();
+        elab.unread_names();
     }
     out.append(&mut elab.warnings);
     (!failed).then_some(Model { facts: elab.resolved.facts, blocks: elab.blocks, entries })
@@ -96,6 +97,8 @@ struct Instance {
     results: Vec<TensorType>,
     /// Whether the block wants the row positions as a last argument.
     hidden_at: bool,
+    /// Operations of the block with all its calls written out.
+    size: usize,
 }
 
 /// How a frame relates to the one below it.
@@ -132,6 +135,8 @@ struct Frame {
     loop_axes: Vec<String>,
     returned: Option<Vec<Val>>,
     yielded: Option<Val>,
+    /// Operations so far, with all calls written out as the passes will.
+    size: usize,
 }
 
 impl Frame {
@@ -150,6 +155,7 @@ impl Frame {
             loop_axes: Vec::new(),
             returned: None,
             yielded: None,
+            size: 0,
         }
     }
 }
@@ -168,7 +174,8 @@ struct Elab<'a> {
     /// Type of the entry's row positions.
     at_type: Option<TensorType>,
     used: HashSet<(Scope, String)>,
-    nodes: usize,
+    /// What the text read of the tables: table and name.
+    read: HashSet<(&'static str, String)>,
     levels: usize,
     steps: usize,
 }
@@ -178,6 +185,20 @@ impl Elab<'_> {
         // A frame is pushed before anything is elaborated and popped after.
         let top = self.frames.len() - 1;
         &mut self.frames[top]
+    }
+
+    /// Counts operations that the frame's graph will have when calls are written out.
+    fn grow(&mut self, by: usize, span: Span) -> Res<()> {
+        let frame = self.frame();
+        frame.size = frame.size.saturating_add(by);
+        if frame.size <= MAX_NODES {
+            return Ok(());
+        }
+        Err(Box::new(
+            Diagnostic::error("B0202", format!("the block makes more than {MAX_NODES} operations"))
+                .at(span, "the one too many")
+                .help("look for a function that calls others many times over"),
+        ))
     }
 
     /// Counts one more expression; every way down the tree passes here.
@@ -214,14 +235,7 @@ impl Elab<'_> {
 
     /// Adds an operation to the graph under construction. `origins` are its tensor operands.
     fn emit(&mut self, op: Op, operands: &[Tensor], ty: TensorType, span: Span) -> Res<Tensor> {
-        self.nodes += 1;
-        if self.nodes > MAX_NODES {
-            return Err(Box::new(
-                Diagnostic::error("B0202", format!("the spec makes more than {MAX_NODES} operations"))
-                    .at(span, "the one too many")
-                    .help("look for a function that calls others many times over"),
-            ));
-        }
+        self.grow(1, span)?;
         let ids: Vec<ValueId> = operands.iter().map(|t| t.id).collect();
         let id = self.frame().builder.add(op, &ids, Type::Tensor(ty.clone()), Some(span));
         let origin = operands.iter().fold(Origin::default(), |o, t| o.join(t.origin()));
@@ -272,6 +286,39 @@ impl Elab<'_> {
         let id = self.frames[index].builder.input("pos", Type::Tensor(ty.clone()));
         self.frames[index].at = Some(id);
         id
+    }
+
+    /// Warns of entries of the tables, and of functions, that nothing reads: usually a misspelt name in a derived spec.
+    fn unread_names(&mut self) {
+        let (facts, resolved) = (&self.resolved.facts, &self.resolved);
+        let mut read = self.read.clone();
+        let weights = facts.weights.iter().flat_map(|w| w.axes.iter().flatten());
+        let rows = facts.kv.iter().flat_map(|k| k.k.iter().chain(&k.v));
+        read.extend(weights.chain(rows).map(|a| ("dims", a.name.clone())));
+        for (product, factors) in &facts.products {
+            read.extend(factors.iter().chain([product]).map(|f| ("dims", f.clone())));
+        }
+        read.insert(("dims", "layers".to_owned()));
+        read.extend(facts.weights.iter().filter_map(|w| Some(("schedule", w.when.as_ref()?.column.clone()))));
+        read.extend(resolved.named_elsewhere.iter().cloned());
+        let own = |span: &Span| span.file == 0;
+        let mut unread: Vec<(&str, &str, Span)> = Vec::new();
+        unread.extend(resolved.dim_spans.iter().map(|(n, s)| ("dims", n.as_str(), *s)));
+        unread.extend(resolved.values.iter().map(|(n, (s, _))| ("values", n.as_str(), *s)));
+        unread.extend(resolved.option_spans.iter().map(|(n, (s, _))| ("options", n.as_str(), *s)));
+        unread.extend(resolved.column_spans.iter().map(|(n, s)| ("schedule", n.as_str(), *s)));
+        unread.extend(resolved.kv_spans.iter().map(|(n, s)| ("kv", n.as_str(), *s)));
+        let functions = self.program.functions.iter().filter(|f| f.kind != crate::ast::FunctionKind::Entry);
+        unread.extend(functions.map(|f| ("blocks", f.name.text.as_str(), f.name.span)));
+        unread.retain(|(table, name, span)| own(span) && !read.contains(&(*table, (*name).to_owned())));
+        unread.sort_by_key(|(_, _, span)| span.start);
+        let mut found = Vec::new();
+        for (table, name, span) in unread {
+            let known = read.iter().filter(|(t, _)| *t == table).map(|(_, n)| n.as_str());
+            let d = Diagnostic::warning("B0304", format!("nothing reads `{name}` of [{table}]"));
+            found.push(d.at(span, "changes nothing").nearest(name, known));
+        }
+        self.warnings.append(&mut found);
     }
 
     /// Warns of weights that no block reads although some layer has them.

@@ -76,6 +76,7 @@ impl Elab<'_> {
                 None => None,
             };
             if let Some(frame) = self.frames.pop() {
+                self.grow(frame.size, span)?;
                 made.push((kind.clone(), frame, value));
             }
         }
@@ -191,6 +192,7 @@ impl Elab<'_> {
             );
         }
         let Some(mut frame) = self.frames.pop() else { return Ok(()) };
+        self.grow(frame.size, span)?;
         let carried: IndexSet<String> = frame.assigned.keys().cloned().collect();
         let mut wanted = carried.clone();
         wanted.extend(frame.captures.keys().cloned());
