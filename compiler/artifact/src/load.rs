@@ -177,12 +177,48 @@ fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
         return Err(structure(PLAN, format!("it has entries {}, {KERNELS} has {}", names(&plan), names(&kernels))));
     }
     check_kernels(&artifact.kernels)?;
+    check_facts(&artifact.manifest, &artifact.kernels.facts)?;
     check_plan(&artifact.plan, &artifact.kernels)?;
     check_recipes(&artifact.recipes)
 }
 
 fn names(list: &[&str]) -> String {
     shortened(&format!("{list:?}"))
+}
+
+/// What the manifest says of the model is what the kernels say of it: people and programs read the manifest alone.
+fn check_facts(manifest: &Manifest, facts: &ir::Facts) -> Result<(), LoadError> {
+    let differs = |what: &str, own: String, other: String| {
+        let (own, other) = (shortened(&own), shortened(&other));
+        Err(structure(MANIFEST, format!("it has {what} {own}, {KERNELS} has {other}")))
+    };
+    if manifest.model != facts.name {
+        return differs("model", format!("`{}`", manifest.model), format!("`{}`", facts.name));
+    }
+    let parameters = parameters(facts);
+    if parameters != Some(manifest.parameters) {
+        let other = parameters.map_or_else(|| "more than can be counted".to_owned(), |n| n.to_string());
+        return differs("parameters", manifest.parameters.to_string(), other);
+    }
+    if !manifest.options.iter().eq(&facts.options) {
+        return differs("options", format!("{:?}", manifest.options), format!("{:?}", facts.options));
+    }
+    Ok(())
+}
+
+/// [`ir::Facts::parameters`] for facts that nobody vouches for; `None` if the number is too large.
+fn parameters(facts: &ir::Facts) -> Option<u64> {
+    facts.weights.iter().try_fold(0u64, |sum, weight| {
+        let copies = match weight.scope {
+            ir::Scope::Model => 1,
+            ir::Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).count() as u64,
+        };
+        let elements = weight.axes.iter().flatten().try_fold(1u64, |n, axis| match axis.extent {
+            ir::Extent::Fixed(len) => n.checked_mul(len),
+            ir::Extent::Rows => Some(n),
+        });
+        sum.checked_add(copies.checked_mul(elements?)?)
+    })
 }
 
 fn check_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {

@@ -290,3 +290,21 @@ fn what_is_no_directory_is_no_artifact() {
     assert_eq!(code(temp.path()), "A0110");
     assert!(matches!(Artifact::load(temp.path()), Err(LoadError::UnsafePath { .. })));
 }
+
+#[test]
+fn a_manifest_that_describes_another_model_is_refused() {
+    let edits: [(Edit, &str, &str); 5] = [
+        (|m| m["model"] = json!("large"), "`large`", "`small`"),
+        (|m| m["parameters"] = json!(7), "parameters 7", "has 72"),
+        (|m| m["options"] = json!({"combine": "fused"}), "fused", "plain"),
+        (|m| m["options"] = json!({}), "options {}", "plain"),
+        (|m| m["entries"] = json!(["backward"]), "backward", "forward"),
+    ];
+    for (edit, own, other) in edits {
+        let case = written();
+        edit_manifest(&case.dir, edit);
+        assert_eq!(code(&case.dir), "A0112");
+        let text = Artifact::load(&case.dir).unwrap_err().to_string();
+        assert!(text.contains("`manifest.json`") && text.contains(own) && text.contains(other), "{text}");
+    }
+}
