@@ -37,6 +37,6 @@ fn a_template_that_cannot_be_run_is_told() {
     let shown = file.display().to_string();
     let done = Programs::built().beam_run(&["parse", "--template", &shown, "--cases", &shown]);
     assert_eq!(done.code, 1);
-    assert!(done.err.starts_with("error[T0203]") && done.err.contains("`fields.thinking.content`"), "{}", done.err);
+    assert!(done.err.starts_with("error[X0203]") && done.err.contains("`fields.thinking.content`"), "{}", done.err);
     assert!(done.err.contains(&shown), "{}", done.err);
 }

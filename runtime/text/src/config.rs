@@ -172,7 +172,7 @@ mod tests {
         assert!(stop(json!({"eos_token_id": -1})).unwrap_err().to_string().contains("`eos_token_id`"));
         assert!(stop(json!({"eos_token_id": ["a"]})).unwrap_err().to_string().contains("a string"));
         assert!(stop(json!([1])).unwrap_err().to_string().contains("a list, expected an object"));
-        assert!(stop(json!("{\"eos_token")).unwrap_err().to_string().starts_with("T0102"));
+        assert!(stop(json!("{\"eos_token")).unwrap_err().to_string().starts_with("X0102"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// The file cannot be read.
-    #[error("T0101: {}: {error}; it belongs to the model directory, copy it from where the weights came from", .file.display())]
+    #[error("X0101: {}: {error}; it belongs to the model directory, copy it from where the weights came from", .file.display())]
     Read {
         /// The file.
         file: PathBuf,
@@ -15,7 +15,7 @@ pub enum TextError {
         error: std::io::Error,
     },
     /// The file is not JSON.
-    #[error("T0102: {} is not JSON: {error}; the file is damaged or cut short, copy it again", .file.display())]
+    #[error("X0102: {} is not JSON: {error}; the file is damaged or cut short, copy it again", .file.display())]
     Json {
         /// The file.
         file: PathBuf,
@@ -23,7 +23,7 @@ pub enum TextError {
         error: serde_json::Error,
     },
     /// A value in it has the wrong kind.
-    #[error("T0103: `{key}` in {} is {found}, expected {expected}; correct the file or remove the key", .file.display())]
+    #[error("X0103: `{key}` in {} is {found}, expected {expected}; correct the file or remove the key", .file.display())]
     Value {
         /// The file.
         file: PathBuf,
@@ -35,7 +35,7 @@ pub enum TextError {
         expected: &'static str,
     },
     /// The tokenizer's description does not describe one.
-    #[error("T0104: {} describes no tokenizer: {error}; it must be a complete `tokenizer.json`", .file.display())]
+    #[error("X0104: {} describes no tokenizer: {error}; it must be a complete `tokenizer.json`", .file.display())]
     Tokenizer {
         /// The file.
         file: PathBuf,
@@ -43,7 +43,7 @@ pub enum TextError {
         error: String,
     },
     /// The chat template does not parse.
-    #[error("T0105: {}: {error}", .file.display())]
+    #[error("X0105: {}: {error}", .file.display())]
     Template {
         /// The file that holds it.
         file: PathBuf,
@@ -51,7 +51,7 @@ pub enum TextError {
         error: TemplateError,
     },
     /// Text cannot be encoded, or ids cannot be decoded.
-    #[error("T0106: the tokenizer cannot work on this input: {0}; send other text")]
+    #[error("X0106: the tokenizer cannot work on this input: {0}; send other text")]
     Input(String),
 }
 

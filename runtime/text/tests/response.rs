@@ -296,40 +296,40 @@ fn other_shapes_of_templates_run() {
 fn what_cannot_be_run_is_refused_with_its_place() {
     let beam: Value = serde_json::from_str(&fixture("beam-template.json")).expect("JSON");
     for (place, value, code, says) in [
-        ("/fields/thinking/open", json!(3), "T0203", "`fields.thinking.open`: is not a string"),
-        ("/fields/thinking/open", json!(""), "T0204", "`fields.thinking.open`: the pattern can match empty text"),
-        ("/fields/content/close/1", json!(null), "T0203", "`fields.content.close`"),
-        ("/fields/content/content", json!("int"), "T0203", "`fields.content.content`: is `int`"),
-        ("/fields/tool_calls/content", json!("kv-lines"), "T0203", "`fields.tool_calls.content`"),
-        ("/fields/tool_calls/open_pattern", json!("a(?P<n>b"), "T0204", "near byte 1: unclosed group"),
-        ("/fields/tool_calls/open_pattern", json!("^a"), "T0204", "assertion"),
-        ("/fields/tool_calls/open_pattern", json!("a(?=b)c"), "T0204", "look-ahead at byte 1 with more behind it"),
-        ("/fields/tool_calls/open_pattern", json!("(?:a(?=b))+"), "T0204", "look-ahead at byte 4 with more behind it"),
-        ("/fields/tool_calls/open_pattern", json!("(?<!x)a"), "T0204", "does not parse near byte 0"),
-        ("/fields/tool_calls/open_pattern", json!("(a{1000}){1000}"), "T0204", "is too large"),
-        ("/fields/tool_calls/open_pattern", json!("a*"), "T0204", "can match empty text"),
-        ("/fields/tool_calls/content_args/tag_pattern", json!("<(?P<key>a)>"), "T0204", "group `value`"),
+        ("/fields/thinking/open", json!(3), "X0203", "`fields.thinking.open`: is not a string"),
+        ("/fields/thinking/open", json!(""), "X0204", "`fields.thinking.open`: the pattern can match empty text"),
+        ("/fields/content/close/1", json!(null), "X0203", "`fields.content.close`"),
+        ("/fields/content/content", json!("int"), "X0203", "`fields.content.content`: is `int`"),
+        ("/fields/tool_calls/content", json!("kv-lines"), "X0203", "`fields.tool_calls.content`"),
+        ("/fields/tool_calls/open_pattern", json!("a(?P<n>b"), "X0204", "near byte 1: unclosed group"),
+        ("/fields/tool_calls/open_pattern", json!("^a"), "X0204", "assertion"),
+        ("/fields/tool_calls/open_pattern", json!("a(?=b)c"), "X0204", "look-ahead at byte 1 with more behind it"),
+        ("/fields/tool_calls/open_pattern", json!("(?:a(?=b))+"), "X0204", "look-ahead at byte 4 with more behind it"),
+        ("/fields/tool_calls/open_pattern", json!("(?<!x)a"), "X0204", "does not parse near byte 0"),
+        ("/fields/tool_calls/open_pattern", json!("(a{1000}){1000}"), "X0204", "is too large"),
+        ("/fields/tool_calls/open_pattern", json!("a*"), "X0204", "can match empty text"),
+        ("/fields/tool_calls/content_args/tag_pattern", json!("<(?P<key>a)>"), "X0204", "group `value`"),
         (
             "/fields/tool_calls/content_args/tag_pattern",
             json!("<(?P<key>a)>(?P<value>.*)<"),
-            "T0204",
+            "X0204",
             "other than `.*?`",
         ),
-        ("/fields/tool_calls/content_args/tag_pattern", json!("<a>(?P<value>.*?)<"), "T0204", "no group `key`"),
-        ("/fields/tool_calls/content_args/value_parser/name", json!("int"), "T0203", "is `int`"),
-        ("/fields/tool_calls/transform", json!("x"), "T0203", "`fields.tool_calls.transform`"),
-        ("/defaults", json!({"content": "x"}), "T0203", "`defaults.content`"),
-        ("/fields", json!({"images": {}}), "T0203", "`fields.images`"),
-        ("/fields", json!({"thinking": {}, "content": {}}), "T0203", "`fields.content`: has neither"),
-        ("", json!([]), "T0203", "is not an object"),
-        ("", json!({"version": 2, "fields": {}}), "T0203", "`version`: is 2"),
+        ("/fields/tool_calls/content_args/tag_pattern", json!("<a>(?P<value>.*?)<"), "X0204", "no group `key`"),
+        ("/fields/tool_calls/content_args/value_parser/name", json!("int"), "X0203", "is `int`"),
+        ("/fields/tool_calls/transform", json!("x"), "X0203", "`fields.tool_calls.transform`"),
+        ("/defaults", json!({"content": "x"}), "X0203", "`defaults.content`"),
+        ("/fields", json!({"images": {}}), "X0203", "`fields.images`"),
+        ("/fields", json!({"thinking": {}, "content": {}}), "X0203", "`fields.content`: has neither"),
+        ("", json!([]), "X0203", "is not an object"),
+        ("", json!({"version": 2, "fields": {}}), "X0203", "`version`: is 2"),
     ] {
         let mut template = beam.clone();
         *template.pointer_mut(place).expect("place") = value.clone();
         let error = ResponseTemplate::from_value(&template).expect_err(&format!("{place} = {value}")).to_string();
         assert!(error.starts_with(code) && error.contains(says), "{place} = {value}: {error}");
     }
-    assert!(ResponseTemplate::from_json("{\"fields\"").expect_err("cut").to_string().starts_with("T0202"));
+    assert!(ResponseTemplate::from_json("{\"fields\"").expect_err("cut").to_string().starts_with("X0202"));
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn limits_end_one_answer() {
     // A call may begin here, and no line end says otherwise.
     assert_eq!(parser.push("to=").expect("in limits"), vec![]);
     let error = parser.push(&"x".repeat(200)).expect_err("too long").to_string();
-    assert!(error.starts_with("T0205"), "{error}");
+    assert!(error.starts_with("X0205"), "{error}");
     assert_eq!(parser.push("\n").expect_err("over").to_string(), error);
 }
 

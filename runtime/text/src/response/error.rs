@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// The file cannot be read.
-    #[error("T0201: {}: {error}; name a file that holds a response template", .file.display())]
+    #[error("X0201: {}: {error}; name a file that holds a response template", .file.display())]
     Read {
         /// The file.
         file: PathBuf,
@@ -14,13 +14,13 @@ pub enum ResponseError {
         error: String,
     },
     /// The text is not JSON.
-    #[error("T0202: the response template is not JSON: {error}; correct the text there")]
+    #[error("X0202: the response template is not JSON: {error}; correct the text there")]
     Json {
         /// Where and why.
         error: String,
     },
     /// A key means something that this engine cannot run.
-    #[error("T0203: response template, `{place}`: {problem}; {next}")]
+    #[error("X0203: response template, `{place}`: {problem}; {next}")]
     Template {
         /// Path of the key, with dots.
         place: String,
@@ -30,7 +30,7 @@ pub enum ResponseError {
         next: String,
     },
     /// A pattern that cannot be run.
-    #[error("T0204: response template, `{place}`: the pattern {problem}; {next}")]
+    #[error("X0204: response template, `{place}`: the pattern {problem}; {next}")]
     Pattern {
         /// Path of the key, with dots.
         place: String,
@@ -40,7 +40,7 @@ pub enum ResponseError {
         next: String,
     },
     /// One answer keeps more text undecided, or in one call, than is allowed.
-    #[error("T0205: {what} holds {bytes} bytes, the limit is {limit}; only this answer ends, ask for a shorter one")]
+    #[error("X0205: {what} holds {bytes} bytes, the limit is {limit}; only this answer ends, ask for a shorter one")]
     Limit {
         /// What grew.
         what: &'static str,
