@@ -159,6 +159,15 @@ impl PartialEq for Graph {
     }
 }
 
+/// The wanted name, or the first of `wanted#2`, `wanted#3`, … that is not taken.
+pub fn free_name(wanted: &str, taken: impl Fn(&str) -> bool) -> String {
+    if !taken(wanted) {
+        return wanted.to_owned();
+    }
+    let mut numbered = (2u64..).map(|count| format!("{wanted}#{count}"));
+    numbered.find(|name| !taken(name)).unwrap_or_else(|| wanted.to_owned())
+}
+
 /// Builds a [`Graph`]; keeps value names unique by appending `#2`, `#3`, ….
 #[derive(Debug, Default)]
 pub struct GraphBuilder {

@@ -33,7 +33,7 @@ pub use bucket::{Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};
-pub use graph::{Graph, GraphBuilder, Node, Span, ValueId};
+pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Region};
 pub use model::{Block, Model};
 pub use module::{Class, Entry, Instance, Module};

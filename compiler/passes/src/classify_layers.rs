@@ -54,13 +54,7 @@ fn name_of(kinds: &LayerKinds, classes: &[LayerClass]) -> String {
     let joined = kinds.values().map(String::as_str).collect::<Vec<_>>().join(".");
     let wanted = if joined.is_empty() { "layer".to_owned() } else { joined };
     let taken = |name: &str| matches!(name, "first" | "last") || classes.iter().any(|c| c.name == name);
-    let mut name = wanted.clone();
-    let mut count = 1;
-    while taken(&name) {
-        count += 1;
-        name = format!("{wanted}#{count}");
-    }
-    name
+    ir::free_name(&wanted, taken)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::classify_layers::{LayerClass, classify};
 use crate::error::defect;
 use crate::inline::{Copied, Copies, Inliner, base, one};
 use crate::{Kind, Level, PassError, PassInfo};
-use ir::{Block, Class, Entry, Graph, GraphBuilder, Model, Module, Op, Type, ValueId};
+use ir::{Block, Class, Entry, Graph, GraphBuilder, Model, Module, Op, Type, ValueId, free_name};
 use std::collections::{HashMap, HashSet};
 
 /// What the pass says about itself.
@@ -78,12 +78,8 @@ impl<'a> Flatten<'a> {
 
     /// A name that nothing else has.
     fn unique(&mut self, wanted: &str) -> String {
-        let mut name = wanted.to_owned();
-        let mut count = 1;
-        while !self.names.insert(name.clone()) {
-            count += 1;
-            name = format!("{wanted}#{count}");
-        }
+        let name = free_name(wanted, |name| self.names.contains(name));
+        self.names.insert(name.clone());
         name
     }
 

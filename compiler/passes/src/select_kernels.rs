@@ -68,12 +68,8 @@ fn kind(op: &Op, operands: usize) -> KernelKind {
 /// The value's name, or kind and id; a name in use gets a suffix.
 fn region_name(graph: &Graph, id: ValueId, kind: KernelKind, names: &mut HashSet<String>) -> String {
     let wanted = graph.node(id).name.clone().unwrap_or_else(|| format!("{}.{}", kind.word(), id.0));
-    let mut name = wanted.clone();
-    let mut count = 1;
-    while !names.insert(name.clone()) {
-        count += 1;
-        name = format!("{wanted}#{count}");
-    }
+    let name = ir::free_name(&wanted, |name| names.contains(name));
+    names.insert(name.clone());
     name
 }
 

@@ -4,23 +4,23 @@ use crate::arena::Arena;
 use crate::cache::Pool;
 use crate::contract::{self, Rows};
 use crate::error::PrepareError;
-use crate::finish::{Done, answer, copy_pages, facts, pools};
+use crate::finish::{answer, facts, pools};
 use crate::prepare::{Entry, RESULT, RowCounts, prepare};
-use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor};
+use crate::probe::{Probing, Sites};
+use crate::shell::{Runs, Shell};
 use crate::store::WeightStore;
 use crate::walker::Walker;
-use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
-use indexmap::IndexMap;
+use engine::{ExecutorFacts, Step, StepError, StepOutput};
 use ir::{KernelModule, Plan};
 
 /// Runs a plan on this machine's processor.
-pub struct CpuExecutor {
-    facts: ExecutorFacts,
+pub type CpuExecutor = Shell<Cpu>;
+
+/// What runs a step: kernels, memory, caches.
+pub struct Cpu {
     entries: Vec<Entry>,
     arena: Arena,
     pools: Vec<Pool>,
-    probing: Option<Probing>,
-    done: Done,
 }
 
 impl CpuExecutor {
@@ -39,16 +39,23 @@ impl CpuExecutor {
             plan: format!("needs an arena of {} bytes", plan.arena_bytes),
             kernels: "run on a machine that cannot address it".to_owned(),
         })?;
-        Ok(CpuExecutor { facts, entries, arena: Arena::new(arena), pools, probing: None, done: Done::default() })
+        Ok(Shell::over(facts, Cpu { entries, arena: Arena::new(arena), pools }))
     }
+}
 
-    fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
+impl Runs for Cpu {
+    fn run(
+        &mut self,
+        step: &Step,
+        facts: &ExecutorFacts,
+        mut probing: Option<&mut Probing>,
+    ) -> Result<StepOutput, StepError> {
         let refuse = |text: String| Err(StepError::Contract(text));
         let Some(entry) = self.entries.iter().find(|e| e.name == step.entry) else {
             return refuse(format!("it runs entry `{}`, the artifact has no such entry", step.entry));
         };
-        let start = self.probing.as_ref().map_or(0, |p| p.start);
-        let rows: Rows = contract::check(step, &self.facts, entry.tokens_end, start)?;
+        let start = probing.as_ref().map_or(0, |p| p.start);
+        let rows: Rows = contract::check(step, facts, entry.tokens_end, start)?;
         let shapes = entry.buckets.iter().enumerate().map(|(i, b)| (i, &b.shape));
         let Some(bucket) = contract::choose_bucket(step, shapes) else {
             return refuse(format!(
@@ -68,10 +75,10 @@ impl CpuExecutor {
             pools: &mut self.pools,
             rows: &rows,
             counts,
-            probing: self.probing.as_mut(),
+            probing: probing.as_deref_mut(),
         };
         walker.run(step)?;
-        if let Some(probing) = &mut self.probing {
+        if let Some(probing) = probing {
             probing.finish_step(counts.tokens, counts.wanted);
         }
         match bucket.shared_slot(RESULT, counts.wanted * entry.vocab).map(|slot| self.arena.read(slot)) {
@@ -79,47 +86,13 @@ impl CpuExecutor {
             _ => Err(StepError::Device("the plan has no f32 place for logits".to_owned())),
         }
     }
-}
 
-impl Executor for CpuExecutor {
-    fn facts(&self) -> &ExecutorFacts {
-        &self.facts
+    fn pools(&mut self) -> &mut [Pool] {
+        &mut self.pools
     }
 
-    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        let output = self.run(&step)?;
-        Ok(self.done.keep(output))
+    fn sites(&self) -> Option<Sites<'_>> {
+        let entry = self.entries.first()?;
+        Some(Sites { graphs: entry.graphs.iter().map(|g| &g.graph).collect(), instances: &entry.instances })
     }
-
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
-        self.done.take(ticket)
-    }
-
-    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
-        copy_pages(&mut self.pools, kind, pages)
-    }
-}
-
-impl Probed for CpuExecutor {
-    fn set_probe(&mut self, probe: Probe) -> Result<(), ProbeError> {
-        self.probing = None;
-        if probe != Probe::default()
-            && let Some(entry) = self.entries.first()
-        {
-            self.probing = Some(Probing::new(probe, &sites(entry))?);
-        }
-        Ok(())
-    }
-
-    fn take_trace(&mut self) -> IndexMap<String, Tensor> {
-        self.probing.as_mut().map(Probing::take).unwrap_or_default()
-    }
-
-    fn value_names(&self) -> Vec<String> {
-        self.entries.first().map(|entry| sites(entry).names()).unwrap_or_default()
-    }
-}
-
-fn sites(entry: &Entry) -> Sites<'_> {
-    Sites { graphs: entry.graphs.iter().map(|g| &g.graph).collect(), instances: &entry.instances }
 }

@@ -7,6 +7,7 @@
 //! kernels/      what a region computes, on the CPU
 //! cpu.rs        the executor that serves: walker + kernels + paged cache
 //! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
+//! shell.rs      what both are around a step: tickets, page copies, probes
 //! probe.rs      values traced out of, and injected into, either of them
 //! ```
 //!
@@ -24,6 +25,7 @@ mod kernels;
 mod load;
 mod prepare;
 mod probe;
+mod shell;
 mod store;
 mod truth;
 mod view;

@@ -6,27 +6,27 @@
 use crate::cache::{Pool, Side};
 use crate::contract::{self, Rows};
 use crate::error::PrepareError;
-use crate::finish::{Done, answer, copy_pages, facts, pools};
+use crate::finish::{answer, facts, pools};
 use crate::prepare::{POSITIONS, RESULT, RowsOf, TOKENS, WANTED, title};
-use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor, TensorData};
+use crate::probe::{Probing, Sites, TensorData};
+use crate::shell::{Runs, Shell};
 use crate::store::WeightStore;
-use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
-use indexmap::IndexMap;
+use engine::{ExecutorFacts, Step, StepError, StepOutput};
 use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, eval_graph};
 use ir::{DType, Entry, Facts, Graph, KernelModule, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
 use std::borrow::Cow;
 
 /// Runs graphs operation by operation.
-pub struct InterpExecutor {
-    facts: ExecutorFacts,
+pub type InterpExecutor = Shell<Interp>;
+
+/// What runs a step: graphs, weights, caches.
+pub struct Interp {
     model: Facts,
     entries: Vec<Entry>,
     weights: WeightMap,
     pools: Vec<Pool>,
     buckets: Vec<Vec<ir::Bucket>>,
     tokens_end: Vec<usize>,
-    probing: Option<Probing>,
-    done: Done,
 }
 
 impl InterpExecutor {
@@ -44,25 +44,31 @@ impl InterpExecutor {
         }
         let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
         let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
-        Ok(InterpExecutor {
-            facts: facts(plan, vocab, pool_pages)?,
+        let facts = facts(plan, vocab, pool_pages)?;
+        let runs = Interp {
             model: module.facts.clone(),
             entries: module.entries.iter().map(ir::KernelEntry::to_entry).collect(),
             weights: weight_map(&module.facts, weights)?,
             pools: pools(plan, pool_pages)?,
             buckets: plan.entries.iter().map(|e| e.buckets.iter().map(|b| b.bucket.clone()).collect()).collect(),
             tokens_end: module.entries.iter().map(tokens_end).collect(),
-            probing: None,
-            done: Done::default(),
-        })
+        };
+        Ok(Shell::over(facts, runs))
     }
+}
 
-    fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
+impl Runs for Interp {
+    fn run(
+        &mut self,
+        step: &Step,
+        facts: &ExecutorFacts,
+        mut probing: Option<&mut Probing>,
+    ) -> Result<StepOutput, StepError> {
         let Some(index) = self.entries.iter().position(|e| e.name == step.entry) else {
             return Err(StepError::Contract(format!("it runs entry `{}`, the artifact has no such entry", step.entry)));
         };
-        let start = self.probing.as_ref().map_or(0, |p| p.start);
-        let rows = contract::check(step, &self.facts, self.tokens_end[index], start)?;
+        let start = probing.as_ref().map_or(0, |p| p.start);
+        let rows = contract::check(step, facts, self.tokens_end[index], start)?;
         if contract::choose_bucket(step, self.buckets[index].iter().enumerate()).is_none() {
             return Err(StepError::Contract(format!(
                 "{} rows of {} sequences fit no bucket",
@@ -89,19 +95,28 @@ impl InterpExecutor {
         let layers = entry.instances.iter().filter_map(|i| Some((Some(i.layer), &entry.classes.get(i.class)?.graph)));
         let last = std::iter::once((None, &entry.last));
         for (stage, (layer, graph)) in first.chain(layers).chain(last).enumerate() {
-            let mut hooks = Watch { graph, stage, counts, probing: self.probing.as_mut(), fault: None };
+            let mut hooks = Watch { graph, stage, counts, probing: probing.as_deref_mut(), fault: None };
             let mut context = Context { layer, weights: &self.weights, cache: &mut cache, hooks: &mut hooks };
             let result = eval_graph(graph, &self.model, &mut env, &mut context);
             hooks.fault.map_or(Ok(()), Err)?;
             result.map_err(fault)?;
         }
-        if let Some(probing) = &mut self.probing {
+        if let Some(probing) = probing {
             probing.finish_step(counts.0, counts.1);
         }
         match env.get(RESULT).and_then(|t| t.floats()) {
-            Some(logits) => answer(step, logits, self.facts.vocab),
+            Some(logits) => answer(step, logits, facts.vocab),
             None => Err(StepError::Device(format!("entry `{}` has no result of floats", step.entry))),
         }
+    }
+
+    fn pools(&mut self) -> &mut [Pool] {
+        &mut self.pools
+    }
+
+    fn sites(&self) -> Option<Sites<'_>> {
+        let entry = self.entries.first()?;
+        Some(Sites { graphs: entry.graphs().map(|(_, graph)| graph).collect(), instances: &entry.instances })
     }
 }
 
@@ -259,47 +274,4 @@ impl Hooks for Watch<'_> {
             });
         }
     }
-}
-
-impl Executor for InterpExecutor {
-    fn facts(&self) -> &ExecutorFacts {
-        &self.facts
-    }
-
-    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        let output = self.run(&step)?;
-        Ok(self.done.keep(output))
-    }
-
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
-        self.done.take(ticket)
-    }
-
-    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
-        copy_pages(&mut self.pools, kind, pages)
-    }
-}
-
-impl Probed for InterpExecutor {
-    fn set_probe(&mut self, probe: Probe) -> Result<(), ProbeError> {
-        self.probing = None;
-        if probe != Probe::default()
-            && let Some(entry) = self.entries.first()
-        {
-            self.probing = Some(Probing::new(probe, &sites(entry))?);
-        }
-        Ok(())
-    }
-
-    fn take_trace(&mut self) -> IndexMap<String, Tensor> {
-        self.probing.as_mut().map(Probing::take).unwrap_or_default()
-    }
-
-    fn value_names(&self) -> Vec<String> {
-        self.entries.first().map(|entry| sites(entry).names()).unwrap_or_default()
-    }
-}
-
-fn sites(entry: &Entry) -> Sites<'_> {
-    Sites { graphs: entry.graphs().map(|(_, graph)| graph).collect(), instances: &entry.instances }
 }

@@ -32,12 +32,8 @@ pub(super) fn seams(entry: &Entry, facts: &Facts, note: &mut dyn FnMut(String)) 
             ));
             continue;
         };
-        let mut name = wanted.clone();
-        let mut count = 1;
-        while !names.insert(name.clone()) {
-            count += 1;
-            name = format!("{wanted}#{count}");
-        }
+        let name = ir::free_name(&wanted, |name| names.contains(name));
+        names.insert(name.clone());
         let weights = found.weights.into_iter().collect();
         seams.push(Seam { name, in_class, in_last: found.value, gathered: found.gathered, weights });
     }
