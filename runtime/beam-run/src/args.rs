@@ -76,9 +76,20 @@ pub struct ModelArgs {
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
     #[arg(long)]
     pub narrow: bool,
+    /// Run one rank of a mesh such as tp=8, faithfully (not in this build).
+    #[arg(long, value_name = "MESH")]
+    rank_of: Option<String>,
 }
 
 impl ModelArgs {
+    /// Refuses what this build cannot do, before anything is read.
+    pub fn supported(&self) -> Result<(), Failure> {
+        if let Some(mesh) = &self.rank_of {
+            return Err(Failure::not_in_this_build(&format!("one rank of a mesh (`--rank-of {mesh}`)")));
+        }
+        self.executor().map(drop)
+    }
+
     /// The executor asked for, if this build has it.
     pub fn executor(&self) -> Result<ExecutorKind, Failure> {
         self.executor.parse().map_err(|_| Failure::not_in_this_build(&format!("the executor `{}`", self.executor)))

@@ -21,9 +21,9 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let (json, outcome) = match &cli.command {
-        Command::Serve(a) => (a.json, serve::serve(a)),
-        Command::Generate(a) => (a.json, generate::generate(a)),
-        Command::Score(a) => (a.json, score::score(a)),
+        Command::Serve(a) => (a.json, a.model.supported().and_then(|()| serve::serve(a))),
+        Command::Generate(a) => (a.json, a.model.supported().and_then(|()| generate::generate(a))),
+        Command::Score(a) => (a.json, a.model.supported().and_then(|()| score::score(a))),
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
         Command::Selftest(a) => (a.json, Err(Failure::not_in_this_build("beam-run selftest"))),
         Command::Bench(a) => (a.json, Err(Failure::not_in_this_build("beam-run bench"))),

@@ -29,11 +29,32 @@ fn every_command_has_help_with_an_example_and_json() {
 
 #[test]
 fn what_is_not_built_says_so() {
-    for command in ["selftest", "bench", "tune", "quantise", "parse", "grammar"] {
+    for command in ["selftest", "bench", "tune", "quantise", "grammar"] {
         for args in [&[command][..], &[command, "model", "--out", "x"], &[command, "--json"]] {
             let (code, _, error) = told(args);
             assert_eq!(code, 3, "{error}");
             assert!(error.starts_with("error[R0001]") && error.contains(command), "{error}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
+    let commands: [&[&str]; 3] = [
+        &["serve", "/nowhere", "--model", "/nowhere"],
+        &["generate", "/nowhere", "--synthetic", "1", "--tokens", "/nowhere", "--max-tokens", "1"],
+        &["score", "/nowhere", "--synthetic", "1", "--tokens", "/nowhere", "--out", "/nowhere"],
+    ];
+    let parts: [(&[&str], &str); 3] = [
+        (&["--rank-of", "tp=8"], "--rank-of tp=8"),
+        (&["--executor", "cuda"], "executor `cuda`"),
+        (&["--executor", "sim"], "executor `sim`"),
+    ];
+    for command in commands {
+        for (part, named) in parts {
+            let (code, _, error) = told(&[command, part].concat());
+            assert_eq!(code, 3, "{command:?}: {error}");
+            assert!(error.starts_with("error[R0001]") && error.contains(named), "{error}");
         }
     }
 }
