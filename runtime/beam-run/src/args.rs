@@ -118,8 +118,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
     /// Most requests that run at once; more wait.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub max_running: usize,
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_running: u32,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

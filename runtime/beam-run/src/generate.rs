@@ -13,6 +13,7 @@ use text::{OutputText, Text};
 
 /// A file of tokens, in and out.
 #[derive(Deserialize, Serialize)]
+#[serde(expecting = "an object with the key `tokens`")]
 struct Tokens {
     tokens: Vec<Vec<u32>>,
 }
@@ -46,7 +47,7 @@ fn engine_for(
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let own = model::own_context_tokens(artifact);
     let needed = longest.saturating_add(args.max_tokens).min(own.unwrap_or(usize::MAX));
-    model::engine(artifact, &args.model, needed.max(2), 1)
+    model::engine(artifact, &args.model, needed.max(2), 1, "lower `--max-tokens` or shorten the prompt")
 }
 
 fn submit(engine: &mut Engine<Box<dyn Executor>>, request: Request) -> Result<RequestId, Failure> {

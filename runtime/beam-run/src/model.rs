@@ -4,7 +4,7 @@ use crate::args::ModelArgs;
 use crate::failure::Failure;
 use artifact::Artifact;
 use device::checkpoint::{Checkpoint, LoadOptions, Progress};
-use device::{Weights, pool_pages_for};
+use device::{PrepareError, Weights, pool_pages_for};
 use engine::{Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
@@ -61,16 +61,22 @@ pub fn context_tokens(artifact: &Artifact, asked: Option<usize>) -> Result<usize
     }
 }
 
-/// An engine for `running` sequences of `context_tokens`.
+/// An engine for `running` sequences of `context_tokens`; `next` is what to do if memory cannot hold their cache.
 pub fn engine(
     artifact: &Artifact,
     args: &ModelArgs,
     context_tokens: usize,
     running: usize,
+    next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
-    let executor = device::load(artifact, &weights, args.executor()?, &pages).map_err(Failure::input)?;
+    let executor = device::load(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
+        PrepareError::PoolMemory { kind, pages, bytes } => Failure::input(format!(
+            "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
+        )),
+        other => Failure::input(other),
+    })?;
     let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
     Engine::new(executor, limits).map_err(Failure::input)
 }

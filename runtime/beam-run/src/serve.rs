@@ -25,7 +25,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let artifact = model::artifact(&args.model.artifact)?;
     let text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
-    let engine = model::engine(&artifact, &args.model, context_tokens, args.max_running.max(1))?;
+    let next = "lower `--max-running` or `--context`";
+    let engine = model::engine(&artifact, &args.model, context_tokens, args.max_running as usize, next)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(

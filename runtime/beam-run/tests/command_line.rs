@@ -61,12 +61,13 @@ fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
 
 #[test]
 fn a_wrong_command_line_is_usage() {
-    let all: [&[&str]; 7] = [
+    let all: [&[&str]; 8] = [
         &[],
         &["nothing"],
         &["serve"],
         &["serve", "artifact"],
         &["serve", "artifact", "--model", "m", "--executor", "tape"],
+        &["serve", "artifact", "--model", "m", "--max-running", "0"],
         &["generate", "artifact", "--model", "m", "--max-tokens", "3"],
         &["generate", "artifact", "--model", "m", "--prompt", "a", "--tokens", "b", "--max-tokens", "3"],
     ];

@@ -50,14 +50,15 @@ impl Pool {
         if layout.page_tokens == 0 || !fits {
             return Err(too_wide());
         }
-        let elements = usize::try_from(layout.page_stride)
-            .ok()
-            .and_then(|stride| stride.checked_mul(pages))
-            .filter(|n| *n <= isize::MAX as usize / 4)
-            .ok_or_else(|| refuse(pages, "fewer fit into memory".to_owned()))?;
+        let elements = usize::try_from(layout.page_stride).ok().and_then(|stride| stride.checked_mul(pages));
+        let no_memory = || PrepareError::PoolMemory {
+            kind: layout.kind.clone(),
+            pages,
+            bytes: u128::from(layout.page_stride) * pages as u128 * layout.dtype.bytes() as u128,
+        };
         let data = match layout.dtype {
-            DType::F32 => Memory::F32(vec![0.0; elements]),
-            DType::Bf16 => Memory::Bf16(vec![0; elements]),
+            DType::F32 => Memory::F32(zeroed(elements).ok_or_else(no_memory)?),
+            DType::Bf16 => Memory::Bf16(zeroed(elements).ok_or_else(no_memory)?),
             DType::I32 | DType::Bool => {
                 return Err(PrepareError::Mismatch {
                     plan: format!("stores KV kind `{}` as {}", layout.kind, layout.dtype),
@@ -111,4 +112,10 @@ impl Pool {
             Memory::Bf16(x) => x.copy_within(from * stride..(from + 1) * stride, to * stride),
         }
     }
+}
+
+/// Zeroed memory if the machine gives it. The system hands it out page by page as it is first written, so a large pool
+/// costs no time before it is used.
+fn zeroed<T: bytemuck::Zeroable>(elements: Option<usize>) -> Option<Vec<T>> {
+    bytemuck::try_zeroed_vec(elements?).ok()
 }

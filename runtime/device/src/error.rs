@@ -57,6 +57,30 @@ pub enum PrepareError {
         /// What would do.
         needed: String,
     },
+    /// Pools that this machine has no memory for.
+    #[error(
+        "D0108: {pages} pages of `{kind}` need {bytes} bytes of cache, which this machine does not give; hold fewer or shorter sequences at once"
+    )]
+    PoolMemory {
+        /// KV kind.
+        kind: String,
+        /// Pages asked for.
+        pages: usize,
+        /// Their bytes.
+        bytes: u128,
+    },
+    /// An artifact for another machine.
+    #[error(
+        "D0109: the artifact is compiled for `{found}` (target `{target}`), the cpu executor runs `{needed}`; compile the spec for a target of that architecture, or use `--executor interp`"
+    )]
+    Arch {
+        /// Target of the artifact.
+        target: String,
+        /// Its architecture.
+        found: String,
+        /// Architecture of the executor.
+        needed: &'static str,
+    },
     /// An executor that is not in this build.
     #[error(
         "D0106: executor `{0}` is not in this build, which has `interp` and `cpu`; choose one of these with `--executor`"

@@ -11,6 +11,9 @@ use ir::Plan;
 use std::fmt;
 use std::str::FromStr;
 
+/// Architecture of the artifacts that the `cpu` executor runs.
+const CPU_ARCH: &str = "cpu";
+
 /// Which executor runs the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutorKind {
@@ -59,6 +62,12 @@ pub fn load_probed(
     pool_pages: &[usize],
 ) -> Result<Box<dyn Probed>, PrepareError> {
     let (kernels, plan) = (&artifact.kernels, &artifact.plan);
+    let target = &artifact.manifest.target;
+    // The interpreter runs what any target's regions mean; kernels run on their own architecture only.
+    if kind == ExecutorKind::Cpu && target.arch != CPU_ARCH {
+        let (target, found) = (target.name.clone(), target.arch.clone());
+        return Err(PrepareError::Arch { target, found, needed: CPU_ARCH });
+    }
     Ok(match kind {
         ExecutorKind::Interp => Box::new(InterpExecutor::new(kernels, plan, weights, pool_pages)?),
         ExecutorKind::Cpu => Box::new(CpuExecutor::new(kernels, plan, weights, pool_pages)?),

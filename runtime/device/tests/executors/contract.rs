@@ -134,3 +134,36 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn a_pool_beyond_this_machine_is_an_error_with_its_size() {
+    let model = decoder(DType::Bf16);
+    let layout = &model.plan.kv[0];
+    for pages in [1usize << 50, usize::MAX] {
+        let mut asked = model.pages();
+        asked[0] = pages;
+        let refused = device::CpuExecutor::new(&model.kernels, &model.plan, &model.weights, &asked).map(drop);
+        let bytes = u128::from(layout.page_stride) * pages as u128 * layout.dtype.bytes() as u128;
+        let kind = layout.kind.clone();
+        assert_eq!(refused, Err(device::PrepareError::PoolMemory { kind, pages, bytes }));
+    }
+}
+
+#[test]
+fn only_the_interpreter_runs_what_is_compiled_for_another_machine() {
+    let model = decoder(DType::Bf16);
+    let target = artifact::Target { name: "other".to_owned(), arch: "none".to_owned(), facts: Default::default() };
+    let provenance =
+        artifact::Provenance { compiler: String::new(), target, relaxations: Vec::new(), missing: Vec::new() };
+    let artifact = artifact::Artifact {
+        manifest: artifact::Manifest::new(&model.kernels, provenance),
+        recipes: artifact::recipes(&model.kernels.facts),
+        kernels: model.kernels.clone(),
+        plan: model.plan.clone(),
+        report: Default::default(),
+    };
+    let load = |kind| device::load(&artifact, &model.weights, kind, &model.pages()).map(drop);
+    let text = load(device::ExecutorKind::Cpu).expect_err("another machine's kernels").to_string();
+    assert!(text.starts_with("D0109") && text.contains("`none`") && text.contains("`cpu`"), "{text}");
+    assert_eq!(load(device::ExecutorKind::Interp), Ok(()));
+}
