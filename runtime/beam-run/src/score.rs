@@ -55,6 +55,7 @@ pub struct ScoreArgs {
 
 /// Runs the command.
 pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
+    files::check_writable(&args.out)?;
     let sequences = files::read_tokens(&args.tokens)?;
     let map = args.trace.as_deref().map(files::read_map).transpose()?;
     let injected = args.inject.as_deref().map(files::read_tensors).transpose()?.unwrap_or_default();
@@ -76,6 +77,7 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     check_tokens(args, &sequences, executor.facts().vocab)?;
     let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;
     let run = Run { args, entry, names, page_tokens, several: sequences.len() > 1, bar: bar(&sequences) };
+    run.check_names()?;
     let mut per_sequence = run.probes(injected, sequences.len())?;
     let mut out = IndexMap::new();
     let mut summary = Vec::new();
@@ -91,6 +93,12 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
 
 fn check_tokens(args: &ScoreArgs, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
     for (s, tokens) in sequences.iter().enumerate() {
+        if tokens.is_empty() {
+            return Err(Failure::input(format!(
+                "R0413: sequence {s} of `{}` has no token, at least 1 is needed; remove it",
+                args.tokens.display()
+            )));
+        }
         if let Some((i, token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= vocab) {
             return Err(Failure::input(format!(
                 "R0407: `{}` has token {token} at place {i} of sequence {s}, the model knows 0 to {}; use the model's own tokenizer",
@@ -141,6 +149,16 @@ impl Run<'_> {
         if self.several { format!("{name}.{s}") } else { name.to_owned() }
     }
 
+    /// Refuses names of the map that would replace what is written anyway.
+    fn check_names(&self) -> Result<(), Failure> {
+        match self.names.pairs().map(|(name, _)| self.file_name(name, 0)).find(|name| names::is_reserved(name)) {
+            Some(name) => Err(Failure::input(format!(
+                "R0414: a value of the map would be written as `{name}`, a name that the file has for itself; choose another name in the map"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Injected tensors by sequence and graph name.
     fn probes(
         &self,
@@ -174,7 +192,7 @@ impl Run<'_> {
         inject: IndexMap<String, Tensor>,
         out: &mut IndexMap<String, Tensor>,
     ) -> Result<serde_json::Value, Failure> {
-        let probe = Probe { trace: self.names.traced(), inject, start: self.args.start };
+        let probe = Probe { trace: self.names.traced(), inject, rows: Some(tokens.len()), start: self.args.start };
         executor.set_probe(probe).map_err(Failure::input)?;
         let vocab = executor.facts().vocab;
         let chunk = executor.facts().max_tokens.min(executor.facts().max_wanted).max(1);
@@ -207,7 +225,6 @@ impl Run<'_> {
             // One graph value may have several names in the map.
             match traced.get(graph_name) {
                 Some(tensor) => out.insert(self.file_name(name, s), tensor.clone()),
-                None if tokens.is_empty() => None,
                 None => {
                     return Err(Failure::input(format!(
                         "R0409: `{graph_name}` took no value in any step of sequence {s}; trace what uses it"

@@ -49,6 +49,8 @@ pub struct Probe {
     pub trace: Vec<String>,
     /// Values to put in place of what the graph computes, by full name.
     pub inject: IndexMap<String, Tensor>,
+    /// Rows that the whole run will have, where that is known: what is injected must have as many.
+    pub rows: Option<usize>,
     /// First position that any sequence has: nothing is cached before it.
     pub start: usize,
 }
@@ -75,6 +77,18 @@ pub enum ProbeError {
         shape: Vec<usize>,
         /// Kind of elements given.
         kind: &'static str,
+    },
+    /// A tensor with more or fewer rows than the run.
+    #[error(
+        "D0203: the tensor injected for `{name}` has {found} rows, the sequence has {needed} tokens; give a row for each token"
+    )]
+    Rows {
+        /// Full name.
+        name: String,
+        /// Rows given.
+        found: usize,
+        /// Rows of the run.
+        needed: usize,
     },
 }
 
@@ -173,6 +187,7 @@ impl Probing {
             let (stage, id, ty) = sites.find(&full)?;
             if let Some(tensor) = &injected {
                 check_shape(&full, ty, tensor)?;
+                check_rows(&full, ty, tensor, probe.rows)?;
             }
             let site = Site { full, ty: ty.clone(), traced: injected.is_none(), injected };
             out.sites.entry((stage, id)).or_default().push(site);
@@ -276,6 +291,16 @@ fn check_shape(full: &str, ty: &TensorType, tensor: &Tensor) -> Result<(), Probe
         return Ok(());
     }
     Err(ProbeError::Shape { name: full.to_owned(), declared: describe(ty), shape: tensor.shape.clone(), kind })
+}
+
+fn check_rows(full: &str, ty: &TensorType, tensor: &Tensor, rows: Option<usize>) -> Result<(), ProbeError> {
+    let found = tensor.shape.first().copied().unwrap_or(0);
+    match rows {
+        Some(needed) if needed != found && ty.row_axes().next().is_some() => {
+            Err(ProbeError::Rows { name: full.to_owned(), found, needed })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn describe(ty: &TensorType) -> String {

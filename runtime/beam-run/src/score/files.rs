@@ -9,13 +9,14 @@ use serde::Deserialize;
 use std::path::Path;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with the key `tokens`")]
 struct Tokens {
     tokens: Vec<Vec<u32>>,
 }
 
 /// A value of the map: one graph value, or several of which the first that exists is meant.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a graph value, or a list of graph values")]
 enum Meant {
     One(String),
     FirstOf(Vec<String>),
@@ -45,11 +46,15 @@ pub fn read_map(path: &Path) -> Result<IndexMap<String, Vec<String>>, Failure> {
             path.display()
         ))
     })?;
-    let list = |meant| match meant {
-        Meant::One(value) => vec![value],
-        Meant::FirstOf(values) => values,
+    let list = |(name, meant)| match meant {
+        Meant::One(value) => Ok((name, vec![value])),
+        Meant::FirstOf(values) if values.is_empty() => Err(Failure::input(format!(
+            "R0403: `{}` gives `{name}` an empty list, at least one graph value is needed; name one or remove `{name}`",
+            path.display()
+        ))),
+        Meant::FirstOf(values) => Ok((name, values)),
     };
-    Ok(map.into_iter().map(|(name, meant)| (name, list(meant))).collect())
+    map.into_iter().map(list).collect()
 }
 
 /// All tensors of a safetensors file.
@@ -84,6 +89,18 @@ fn elements(view: &TensorView<'_>) -> Option<TensorData> {
     })
 }
 
+/// Refuses to replace what is no regular file, such as a device.
+pub fn check_writable(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let kind = if found.is_dir() { "a directory" } else { "no regular file" };
+            let shown = path.display();
+            Err(Failure::output(format!("R0415: `{shown}` is {kind}, `--out` needs a file; choose another `--out`")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes tensors in the order of their names.
 pub fn write_tensors(path: &Path, tensors: &IndexMap<String, Tensor>) -> Result<(), Failure> {
     let told = |e: &dyn std::fmt::Display| {
@@ -104,5 +121,69 @@ pub fn write_tensors(path: &Path, tensors: &IndexMap<String, Tensor>) -> Result<
     for (name, dtype, shape, bytes) in &encoded {
         views.push((name.as_str(), TensorView::new(*dtype, shape.to_vec(), bytes).map_err(|e| told(&e))?));
     }
-    safetensors::serialize_to_file(views, None, path).map_err(|e| told(&e))
+    check_writable(path)?;
+    // A link stays a link: what it leads to is replaced.
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.new-{}", std::process::id()));
+    let written =
+        write_beside(&beside, views).and_then(|()| std::fs::rename(&beside, &path).map_err(|e| e.to_string()));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(|e| told(&e))
+}
+
+/// Writes a new file with the permissions that any new file gets; the library's own are for its owner alone.
+fn write_beside(beside: &Path, views: Vec<(&str, TensorView<'_>)>) -> Result<(), String> {
+    let permissions =
+        std::fs::File::create(beside).and_then(|f| f.metadata()).map_err(|e| e.to_string())?.permissions();
+    safetensors::serialize_to_file(views, None, beside).map_err(|e| e.to_string())?;
+    std::fs::set_permissions(beside, permissions).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(result: Result<impl Sized, Failure>) -> String {
+        result.map(drop).unwrap_err().text
+    }
+
+    #[test]
+    fn forms_are_told_in_words_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.json");
+        let map = |content: &str| {
+            std::fs::write(&file, content).unwrap();
+            text(read_map(&file))
+        };
+        assert!(map(r#"{"a": 5}"#).contains("a graph value, or a list of graph values"));
+        assert!(map(r#"{"a": []}"#).contains("`a` an empty list"));
+        std::fs::write(&file, "5").unwrap();
+        assert!(text(read_tokens(&file)).contains("an object with the key `tokens`"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_written_like_any_other_and_a_device_never_replaced() {
+        use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+        let dir = tempfile::tempdir().unwrap();
+        let (file, plain) = (dir.path().join("out"), dir.path().join("plain"));
+        std::fs::write(&plain, "").unwrap();
+        let tensors = IndexMap::from([("x".to_owned(), Tensor { shape: vec![1], data: TensorData::I32(vec![7]) })]);
+        for _ in 0..2 {
+            write_tensors(&file, &tensors).unwrap();
+            let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode(&file), mode(&plain));
+            assert_eq!(read_tensors(&file).unwrap(), tensors);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside it");
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(text(write_tensors(&socket, &tensors)).starts_with("R0415"));
+        assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket());
+        assert!(text(write_tensors(dir.path(), &tensors)).contains("a directory"));
+    }
 }

@@ -76,6 +76,12 @@ impl Names {
     }
 }
 
+/// Whether a tensor of this name is written without being asked for, or is none in a safetensors file.
+pub fn is_reserved(name: &str) -> bool {
+    let number = name.strip_prefix("logits.").or_else(|| name.strip_prefix("nll."));
+    name == "__metadata__" || number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Layers that occur in full names, ascending.
 fn layers(known: &[String]) -> Vec<usize> {
     let mut layers: Vec<usize> =
@@ -104,6 +110,16 @@ mod tests {
         assert_eq!(found.graph_name("L1.q"), Some("layers.1.q"));
         assert_eq!(found.graph_name("last.z"), Some("last.z"));
         assert_eq!(found.graph_name("L2.q"), None);
+    }
+
+    #[test]
+    fn names_of_the_file_itself_are_reserved() {
+        for name in ["__metadata__", "logits.0", "nll.12"] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in ["logits", "logits.", "logits.q", "nll.0.q", "x.0"] {
+            assert!(!is_reserved(name), "{name}");
+        }
     }
 
     #[test]

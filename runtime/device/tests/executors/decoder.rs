@@ -215,7 +215,7 @@ pub fn traces(
     inject: IndexMap<String, Tensor>,
     chunks: &[usize],
 ) -> (Vec<Vec<f32>>, IndexMap<String, Tensor>) {
-    executor.set_probe(Probe { trace, inject, start: 0 }).expect("a probe of existing values");
+    executor.set_probe(Probe { trace, inject, ..Probe::default() }).expect("a probe of existing values");
     let logits = logits(executor, prompt, chunks, 0);
     (logits, executor.take_trace())
 }

@@ -75,6 +75,15 @@ fn wrong_probes_are_refused_by_name() {
         let short = Tensor { shape: vec![3, 23], data: TensorData::F32(vec![0.0; 69]) };
         let probe = Probe { inject: IndexMap::from([("layers.1.x".to_owned(), short)]), ..Probe::default() };
         assert!(matches!(executor.set_probe(probe), Err(ProbeError::Shape { .. })));
+        let long = Tensor { shape: vec![3, 24], data: TensorData::F32(vec![0.0; 72]) };
+        let inject = IndexMap::from([("layers.1.x".to_owned(), long)]);
+        let probe = |rows| Probe { inject: inject.clone(), rows: Some(rows), ..Probe::default() };
+        let refused = executor.set_probe(probe(2)).expect_err("a row too many").to_string();
+        assert!(
+            refused.starts_with("D0203") && refused.contains("3 rows") && refused.contains("2 tokens"),
+            "{refused}"
+        );
+        assert_eq!(executor.set_probe(probe(3)), Ok(()));
     });
 }
 
