@@ -40,6 +40,22 @@ impl App {
         App { service, text, model, created, body_limit_bytes, is_draining: AtomicBool::new(false) }
     }
 
+    /// Token ids of a prompt's text. A text that no encoding fits into the context is refused before it costs anything.
+    pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>, ApiError> {
+        let limit_tokens = self.service.limit_tokens();
+        if let Some(longest) = self.text.tokenizer.longest_token_bytes()
+            && text.len() > limit_tokens.saturating_mul(longest)
+        {
+            let message = format!(
+                "the prompt has {} bytes, {limit_tokens} tokens of at most {longest} bytes fit; send a shorter one",
+                text.len()
+            );
+            return Err(ApiError::field(param, "context_length_exceeded", message));
+        }
+        let ids = self.text.tokenizer.encode(text, add_special);
+        ids.map_err(|error| ApiError::field(param, "invalid_prompt", error.to_string()))
+    }
+
     /// Queues a request; `prompt` is the field that a refusal of the prompt is put down to.
     pub(crate) async fn submit(&self, request: Request, prompt: &str) -> Result<crate::Generation, ApiError> {
         if self.is_draining.load(Ordering::Acquire) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const RAW: &str = "read the raw answer in `content`";
 
 /// Parameters of this route that would change the answer.
-const REFUSED: [Refused; 17] = [
+const REFUSED: [Refused; 18] = [
     ("logprobs", is_false, LEAVE_OUT),
     ("top_logprobs", never, LEAVE_OUT),
     ("response_format", is_text, "ask for the format in the messages"),
@@ -32,6 +32,7 @@ const REFUSED: [Refused; 17] = [
     ("prediction", never, LEAVE_OUT),
     ("web_search_options", never, "declare a tool for it"),
     ("verbosity", never, "ask for it in the messages"),
+    ("echo", is_false, "put the last message in front of the answer yourself"),
     ("continue_final_message", is_false, "use `/v1/completions` with the rendered prompt"),
     ("chat_template", never, "put the template into the model directory"),
     ("input_ids", never, "use `/v1/completions` with token ids as `prompt`"),
@@ -108,12 +109,7 @@ fn prepare(app: &App, body: &Map<String, Value>) -> Result<(Vec<u32>, Common), A
     variables.insert("tools".into(), tools.unwrap_or(Value::Null));
     let prompt =
         template.render(variables).map_err(|error| ApiError::field("messages", "template_error", error.to_string()))?;
-    let ids = app
-        .text
-        .tokenizer
-        .encode(&prompt, false)
-        .map_err(|error| ApiError::field("messages", "invalid_prompt", error.to_string()))?;
-    Ok((ids, common))
+    Ok((app.encode(&prompt, false, "messages")?, common))
 }
 
 struct ChatChunks;

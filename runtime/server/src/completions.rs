@@ -82,10 +82,7 @@ fn prepare(app: &App, body: &Map<String, Value>) -> Result<(Vec<Vec<u32>>, Commo
 /// The ids of one prompt.
 fn prompt(app: &App, value: &Value) -> Result<Vec<u32>, ApiError> {
     match value {
-        Value::String(text) => {
-            let ids = app.text.tokenizer.encode(text, true);
-            ids.map_err(|error| ApiError::field("prompt", "invalid_prompt", error.to_string()))
-        }
+        Value::String(text) => app.encode(text, true, "prompt"),
         Value::Array(ids) => ids.iter().map(|id| token_id("prompt", id, app.service.vocab())).collect(),
         other => Err(wrong_type("prompt", other, "a string, a list of token ids, or a list of these")),
     }

@@ -1,6 +1,7 @@
 //! Parameters that Chat Completions and Completions share: sampling, stopping, streaming, and what is refused.
 //!
-//! A parameter that would change the answer is applied or refused, never passed over; other unknown fields are ignored.
+//! A parameter known here or from other servers that would change the answer is applied or refused, never passed over;
+//! names that nobody knows are ignored.
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -146,15 +147,23 @@ pub(crate) fn is_one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 
-const SHARED: [Refused; 11] = [
+const SHARED: [Refused; 19] = [
     ("n", is_one, "send one request for each answer"),
     ("best_of", is_one, LEAVE_OUT),
+    ("use_beam_search", is_false, LEAVE_OUT),
+    ("length_penalty", is_one, LEAVE_OUT),
+    ("prompt_logprobs", never, LEAVE_OUT),
     ("min_tokens", is_zero, LEAVE_OUT),
     ("stop_regex", never, "use `stop` with plain strings"),
     ("regex", never, LEAVE_OUT),
     ("ebnf", never, LEAVE_OUT),
     ("json_schema", never, LEAVE_OUT),
     ("structural_tag", never, LEAVE_OUT),
+    ("structured_outputs", never, LEAVE_OUT),
+    ("guided_json", never, LEAVE_OUT),
+    ("guided_regex", never, LEAVE_OUT),
+    ("guided_choice", never, LEAVE_OUT),
+    ("guided_grammar", never, LEAVE_OUT),
     ("lora_path", never, LEAVE_OUT),
     ("no_stop_trim", is_false, LEAVE_OUT),
     ("suffix", never, LEAVE_OUT),

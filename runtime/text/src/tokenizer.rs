@@ -6,6 +6,7 @@ use std::path::Path;
 /// Characters to token ids and back.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    longest_token_bytes: Option<usize>,
 }
 
 impl Tokenizer {
@@ -21,7 +22,14 @@ impl Tokenizer {
         // A file may carry the limits of its training set-up. A prompt is never cut or filled up in silence.
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
-        Ok(Tokenizer { inner })
+        let longest_token_bytes = longest_token_bytes(&inner);
+        Ok(Tokenizer { inner, longest_token_bytes })
+    }
+
+    /// Most bytes of text that one token stands for, so that a text too long for a context is known before it is encoded;
+    /// `None` for a tokenizer that drops or shortens text.
+    pub fn longest_token_bytes(&self) -> Option<usize> {
+        self.longest_token_bytes
     }
 
     /// Token ids of a text. Special tokens that it spells are recognised; `add_special` lets the tokenizer put its
@@ -40,4 +48,17 @@ impl Tokenizer {
     pub fn vocab(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+fn longest_token_bytes(inner: &tokenizers::Tokenizer) -> Option<usize> {
+    let added = inner.get_added_vocabulary().get_added_tokens_decoder();
+    let splits = serde_json::to_string(inner.get_pre_tokenizer()?).ok()?;
+    let keeps_every_byte = inner.get_normalizer().is_none()
+        && splits.contains("\"ByteLevel\"")
+        && !splits.contains("\"Removed\"")
+        && !added.values().any(|token| token.lstrip || token.rstrip);
+    // A byte-level vocabulary writes one character for each byte; added tokens are written as they are.
+    let own = inner.get_vocab(false).keys().map(|token| token.chars().count()).max();
+    let added = added.values().map(|token| token.content.len()).max();
+    keeps_every_byte.then(|| own.max(added)).flatten()
 }

@@ -77,15 +77,30 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"best_of": 2}), "best_of", "unsupported_parameter"),
         (json!({"min_tokens": 2}), "min_tokens", "unsupported_parameter"),
         (json!({"logprobs": 1}), "logprobs", "unsupported_parameter"),
-        (json!({"regex": "a"}), "regex", "unsupported_parameter"),
+        (json!({"use_beam_search": true}), "use_beam_search", "unsupported_parameter"),
+        (json!({"length_penalty": 0.5}), "length_penalty", "unsupported_parameter"),
+        (json!({"echo": true}), "echo", "unsupported_parameter"),
+        (json!({"prompt_logprobs": 0}), "prompt_logprobs", "unsupported_parameter"),
     ];
+    let structured = [
+        "regex",
+        "ebnf",
+        "json_schema",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+    ];
+    let structured = structured.map(|param| (json!({param: "a"}), param, "unsupported_parameter"));
+    let cases = cases.into_iter().chain(structured);
     for (fields, param, code) in cases {
         let texts = with(json!({"prompt": "A"}), fields.clone());
         for reply in [post(&app, CHAT, chat_body(fields.clone())).await, post(&app, TEXTS, texts).await] {
             assert_eq!(error(&reply), expected(400, param, code), "{fields}");
         }
     }
-    let harmless = json!({"n": 1, "best_of": 1, "temperature": null, "unknown": {}, "logit_bias": {}, "stop": [], "user": "u", "max_tokens": 1});
+    let harmless = json!({"n": 1, "best_of": 1, "use_beam_search": false, "length_penalty": 1.0, "echo": false, "temperature": null, "unknown": {}, "logit_bias": {}, "stop": [], "user": "u", "max_tokens": 1});
     assert_eq!(post(&app, CHAT, chat_body(harmless)).await.status, StatusCode::OK);
 }
 
@@ -163,6 +178,19 @@ async fn a_prompt_over_the_context_is_refused_in_both_forms() {
         assert_eq!(error(&post(&app, TEXTS, body).await), expected(400, "prompt", "context_length_exceeded"));
         let body = json!({"prompt": vec![1; 500], "max_tokens": 13, "stream": stream});
         assert_eq!(error(&post(&app, TEXTS, body).await), expected(400, "max_tokens", "context_length_exceeded"));
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_cannot_fit_is_refused_before_it_is_encoded() {
+    let app = app("");
+    let most = 512 * TEXT.tokenizer.longest_token_bytes().expect("a tokenizer that keeps every byte");
+    let text = "a".repeat(most + 1);
+    let chat = chat_body(json!({"messages": [{"role": "user", "content": text}]}));
+    for (path, body, param) in [(TEXTS, json!({"prompt": text}), "prompt"), (CHAT, chat, "messages")] {
+        let reply = post(&app, path, body).await;
+        assert_eq!(error(&reply), expected(400, param, "context_length_exceeded"));
+        assert!(String::from_utf8_lossy(&reply.body).contains("bytes fit"), "{param}");
     }
 }
 
