@@ -129,7 +129,8 @@ fn members() -> Vec<(String, String)> {
 fn unsafe_stands_at_the_borders_only() {
     let mut seen = BTreeSet::new();
     for (path, text) in sources(&["compiler", "runtime", "tests"], &["rs"]) {
-        let uses = RustSource::new(&text).bare.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe");
+        let uses =
+            RustSource::new(&text).bare.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe");
         if uses {
             assert!(UNSAFE_FILES.contains(&path.as_str()), "{path} uses unsafe code outside the borders");
             assert!(text.contains("SAFETY"), "{path} gives no reason for its unsafe code");

@@ -128,7 +128,9 @@ pub enum Problem {
         found: String,
     },
     /// A conversion that loses bits and was not asked for.
-    #[error("W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: a narrower format")]
+    #[error(
+        "W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: a narrower format"
+    )]
     Narrowing {
         /// Weight.
         weight: String,
