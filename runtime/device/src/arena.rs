@@ -45,9 +45,9 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Zeroed memory of at least `bytes`.
-    pub fn new(bytes: usize) -> Arena {
-        Arena { words: vec![0; bytes.div_ceil(8)] }
+    /// Zeroed memory of at least `bytes`, if the machine gives it.
+    pub fn new(bytes: usize) -> Option<Arena> {
+        Some(Arena { words: bytemuck::try_zeroed_vec(bytes.div_ceil(8)).ok()? })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -137,7 +137,7 @@ mod tests {
     fn a_result_may_stand_before_between_after_or_over_its_operands() {
         let slot = |offset| Slot { offset, dtype: DType::F32, len: 4 };
         for out in [0usize, 64, 128, 192] {
-            let mut arena = Arena::new(256);
+            let mut arena = Arena::new(256).unwrap();
             for (offset, x) in [(64, [1.0, 2.0, 3.0, 4.0]), (128, [10.0, 20.0, 30.0, 40.0])] {
                 arena.write(slot(offset)).put(0, &x);
             }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn formats_are_seen_at_their_own_width() {
-        let mut arena = Arena::new(64);
+        let mut arena = Arena::new(64).unwrap();
         let bf16 = Slot { offset: 0, dtype: DType::Bf16, len: 3 };
         arena.write(bf16).put(0, &[1.0, 1.003_906_2, -2.5]);
         assert_eq!(arena.read(bf16).to_f32(), [1.0, 1.0, -2.5]);

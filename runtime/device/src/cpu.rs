@@ -34,12 +34,9 @@ impl CpuExecutor {
         let entries = prepare(module, plan, weights)?;
         let pools = pools(plan, pool_pages)?;
         let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), pool_pages)?;
-        let arena = usize::try_from(plan.arena_bytes).ok().filter(|n| *n <= isize::MAX as usize);
-        let arena = arena.ok_or_else(|| PrepareError::Mismatch {
-            plan: format!("needs an arena of {} bytes", plan.arena_bytes),
-            kernels: "run on a machine that cannot address it".to_owned(),
-        })?;
-        Ok(Shell::over(facts, Cpu { entries, arena: Arena::new(arena), pools }))
+        let arena = usize::try_from(plan.arena_bytes).ok().and_then(Arena::new);
+        let arena = arena.ok_or(PrepareError::ArenaMemory { bytes: plan.arena_bytes })?;
+        Ok(Shell::over(facts, Cpu { entries, arena, pools }))
     }
 }
 

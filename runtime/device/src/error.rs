@@ -69,6 +69,14 @@ pub enum PrepareError {
         /// Their bytes.
         bytes: u128,
     },
+    /// An arena that this machine has no memory for.
+    #[error(
+        "D0110: the plan needs an arena of {bytes} bytes, which this machine does not give; compile for a target with smaller buckets"
+    )]
+    ArenaMemory {
+        /// Bytes of the largest bucket.
+        bytes: u64,
+    },
     /// An artifact for another machine.
     #[error(
         "D0109: the artifact is compiled for `{found}` (target `{target}`), the cpu executor runs `{needed}`; compile the spec for a target of that architecture, or use `--executor interp`"
