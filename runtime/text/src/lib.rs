@@ -7,6 +7,7 @@
 mod config;
 mod detokenizer;
 mod error;
+pub mod grammar;
 mod json_filter;
 mod output;
 pub mod response;
@@ -20,7 +21,7 @@ pub use error::TextError;
 pub use output::{OutputText, Piece};
 pub use stops::StopStrings;
 pub use template::{ChatTemplate, TemplateError};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{TokenBytes, Tokenizer};
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! The tokenizer, as `tokenizer.json` describes it.
 
 use crate::TextError;
+use serde_json::Value;
 use std::path::Path;
 
 /// Characters to token ids and back.
@@ -44,6 +45,26 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special).map_err(|e| TextError::Input(e.to_string()))
     }
 
+    /// What every token stands for, by id; ids without a token stand for nothing. Known for tokenizers that write bytes as
+    /// characters, or that fall back to bytes.
+    pub fn token_bytes(&self) -> Result<Vec<TokenBytes>, String> {
+        let decoder = serde_json::to_value(self.inner.get_decoder()).map_err(|e| e.to_string())?;
+        let kind = writing(&decoder).ok_or("its decoder is neither byte-level nor one with byte fallback")?;
+        let size = self.inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
+        let mut tokens = vec![TokenBytes::default(); size];
+        for (word, id) in self.inner.get_vocab(false) {
+            if let Some(token) = tokens.get_mut(id as usize) {
+                token.bytes = kind.bytes(&word).ok_or_else(|| format!("token {id}, {word:?}, stands for no bytes"))?;
+            }
+        }
+        for (id, added) in self.inner.get_added_vocabulary().get_added_tokens_decoder() {
+            if let Some(token) = tokens.get_mut(*id as usize) {
+                *token = TokenBytes { bytes: added.content.clone().into_bytes(), special: added.special };
+            }
+        }
+        Ok(tokens)
+    }
+
     /// Number of ids, added tokens included.
     pub fn vocab(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -61,4 +82,60 @@ fn longest_token_bytes(inner: &tokenizers::Tokenizer) -> Option<usize> {
     let own = inner.get_vocab(false).keys().map(|token| token.chars().count()).max();
     let added = added.values().map(|token| token.content.len()).max();
     keeps_every_byte.then(|| own.max(added)).flatten()
+}
+
+/// What a token stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenBytes {
+    /// The bytes of its text.
+    pub bytes: Vec<u8>,
+    /// Whether it is a control token, which no text spells.
+    pub special: bool,
+}
+
+/// How a vocabulary writes bytes.
+#[derive(Clone, Copy)]
+enum Writing {
+    /// One character stands for each byte.
+    Characters,
+    /// As text, with a mark for spaces; single bytes as `<0x00>`.
+    Fallback(char),
+}
+
+impl Writing {
+    fn bytes(self, word: &str) -> Option<Vec<u8>> {
+        match self {
+            Writing::Characters => word.chars().map(byte_of).collect(),
+            Writing::Fallback(space) => {
+                let byte = word.strip_prefix("<0x").and_then(|w| w.strip_suffix('>')).filter(|w| w.len() == 2);
+                match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                    Some(byte) => Some(vec![byte]),
+                    None => Some(word.replace(space, " ").into_bytes()),
+                }
+            }
+        }
+    }
+}
+
+/// The byte that a character of a byte-level vocabulary stands for: printable Latin ones for themselves, the others for
+/// the remaining bytes in order.
+fn byte_of(c: char) -> Option<u8> {
+    let is_shown = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match u32::from(c) {
+        code @ 0..=0xff => u8::try_from(code).ok().filter(|byte| is_shown(*byte)),
+        code => (0..=255u8).filter(|byte| !is_shown(*byte)).nth(code as usize - 0x100),
+    }
+}
+
+fn writing(decoder: &Value) -> Option<Writing> {
+    let parts = match decoder.get("decoders").and_then(Value::as_array) {
+        Some(parts) => parts.as_slice(),
+        None => std::slice::from_ref(decoder),
+    };
+    let of = |kind: &str| parts.iter().any(|part| part.get("type").and_then(Value::as_str) == Some(kind));
+    if of("ByteLevel") {
+        return Some(Writing::Characters);
+    }
+    let space = parts.iter().find_map(|part| part.pointer("/pattern/String")?.as_str()?.chars().next());
+    of("ByteFallback").then(|| Writing::Fallback(space.unwrap_or('\u{2581}')))
 }

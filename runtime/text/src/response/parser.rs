@@ -10,6 +10,7 @@ use super::strip::Strip;
 use super::template::{ResponseTemplate, Role};
 use super::types::Tools;
 use super::{Ended, Ending, Event, FinishReason, Held, ParseOptions, ResponseError, ToolCall};
+use crate::grammar::TurnPlace;
 use std::sync::Arc;
 
 /// Reads one answer.
@@ -27,6 +28,8 @@ pub struct ResponseParser {
     generated: usize,
     scan: Scan,
     region: Region,
+    /// Offset of the region's text.
+    opened_at: usize,
     strip: Strip,
     /// Fields that had a region already.
     met: Vec<bool>,
@@ -68,6 +71,7 @@ impl ResponseParser {
             base: 0,
             done: 0,
             region: Region::Outside,
+            opened_at: 0,
             strip,
             answered: false,
             events: Vec::new(),
@@ -80,6 +84,26 @@ impl ResponseParser {
         let events = parser.push(&begun)?;
         parser.forget_prompt(events);
         Ok(parser)
+    }
+
+    /// Where in a turn a prompt ends, and the text of the region that is open there.
+    pub(crate) fn place_after(template: &Arc<ResponseTemplate>, prompt: &str) -> (TurnPlace, String) {
+        let begun = template.begun(prompt);
+        if begun.is_empty() {
+            return (TurnPlace::MessageStart, String::new());
+        }
+        let options = ParseOptions { limit_bytes: usize::MAX, ..ParseOptions::default() };
+        let parser = ResponseParser::new(Arc::clone(template), Arc::new(Tools::none()), options, prompt);
+        let Ok(parser) = parser else { return (TurnPlace::AfterReasoning, String::new()) };
+        let place = match &parser.region {
+            Region::Outside => return (TurnPlace::AfterReasoning, String::new()),
+            Region::Call(_) => TurnPlace::Call,
+            Region::Text(field) => match template.fields.get(*field).map(|field| field.role) {
+                Some(Role::Reasoning) => TurnPlace::Reasoning,
+                _ => TurnPlace::Answer,
+            },
+        };
+        (place, begun.get(parser.opened_at..).unwrap_or("").to_owned())
     }
 
     /// Keeps of the prompt only the state and a call that is open.
@@ -298,6 +322,7 @@ impl ResponseParser {
 
     fn open(&mut self, template: &ResponseTemplate, index: usize, groups: Vec<(String, String)>) {
         let Some(field) = template.fields.get(index) else { return };
+        self.opened_at = self.done;
         if let Some(call) = &field.call {
             // Behind a held answer there are no calls.
             let usable = !(self.answered && self.options.held != Held::Free);

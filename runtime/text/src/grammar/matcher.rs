@@ -1,0 +1,153 @@
+//! One sequence that follows a grammar.
+
+use super::GrammarError;
+use super::compiler::Grammar;
+use llguidance::api::StopReason;
+use std::sync::Arc;
+
+/// Follows one sequence through a grammar. A clone goes its own way from where it was made, so that several
+/// continuations of one prefix can be looked at; [`Matcher::rollback`] does the same at less cost.
+#[derive(Clone)]
+pub struct Matcher {
+    grammar: Arc<Grammar>,
+    inner: llguidance::Matcher,
+    /// Tokens so far that rollback can take back.
+    len: usize,
+    /// Whether the last token ended the answer.
+    ended: bool,
+}
+
+impl Matcher {
+    pub(crate) fn new(grammar: Arc<Grammar>, inner: llguidance::Matcher) -> Matcher {
+        Matcher { grammar, inner, len: 0, ended: false }
+    }
+
+    /// Writes the tokens that may come next, one bit per id in words of 32, lowest first. Words and bits beyond the
+    /// tokenizer's vocabulary become 0, so `words` may cover a padded one. Where the grammar may end, tokens that end an
+    /// answer are among them; where it must, they are all.
+    pub fn mask(&mut self, words: &mut [u32]) -> Result<(), GrammarError> {
+        let vocab = self.grammar.vocab();
+        let needed = vocab.div_ceil(32);
+        if words.len() < needed {
+            return Err(GrammarError::MaskSize { words: words.len(), needed, vocab });
+        }
+        words.fill(0);
+        if self.finished() {
+            self.grammar.stop().iter().for_each(|id| set(words, *id));
+            return Ok(());
+        }
+        let mask = self.inner.compute_mask_or_eos();
+        let mask = mask.map_err(|error| self.failed(error))?;
+        for (word, bits) in words.iter_mut().zip(mask.as_slice()) {
+            *word = *bits;
+        }
+        if let (Some(last), true) = (words.get_mut(needed - 1), vocab % 32 != 0) {
+            *last &= u32::MAX >> (32 - vocab % 32);
+        }
+        Ok(())
+    }
+
+    /// The next token of the sequence. A token that the grammar does not admit is an error that changes nothing.
+    pub fn advance(&mut self, token: u32) -> Result<(), GrammarError> {
+        if self.grammar.stop().contains(&token) {
+            if !self.accepting() {
+                return Err(GrammarError::Refused { token });
+            }
+            self.ended = true;
+            self.len += 1;
+            return Ok(());
+        }
+        if self.ended || token as usize >= self.grammar.vocab() {
+            return Err(GrammarError::Refused { token });
+        }
+        match self.inner.try_consume_tokens(&[token]) {
+            Ok(1) => {
+                self.len += 1;
+                Ok(())
+            }
+            Ok(_) => Err(GrammarError::Refused { token }),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Takes the longest beginning of `tokens` that the grammar admits; returns its length. What comes after a token that
+    /// ends the answer is not taken.
+    pub fn advance_all(&mut self, tokens: &[u32]) -> Result<usize, GrammarError> {
+        for (taken, token) in tokens.iter().enumerate() {
+            match self.advance(*token) {
+                Ok(()) if self.ended => return Ok(taken + 1),
+                Ok(()) => {}
+                Err(GrammarError::Refused { .. }) => return Ok(taken),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(tokens.len())
+    }
+
+    /// Masks for a run of tokens: the mask before each of them and the one behind the last, as far as the grammar admits
+    /// them. Changes nothing.
+    pub fn masks(&mut self, tokens: &[u32], words: usize) -> Result<Vec<Vec<u32>>, GrammarError> {
+        let mut masks = Vec::with_capacity(tokens.len() + 1);
+        let mut taken = 0;
+        let outcome = loop {
+            let mut mask = vec![0; words];
+            if let Err(error) = self.mask(&mut mask) {
+                break Err(error);
+            }
+            masks.push(mask);
+            let Some(token) = tokens.get(taken) else { break Ok(()) };
+            match self.advance(*token) {
+                Ok(()) => taken += 1,
+                Err(GrammarError::Refused { .. }) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        outcome?;
+        self.rollback(taken)?;
+        Ok(masks)
+    }
+
+    /// Takes the last tokens back.
+    pub fn rollback(&mut self, tokens: usize) -> Result<(), GrammarError> {
+        let mut tokens = tokens.min(self.len);
+        self.len -= tokens;
+        if self.ended && tokens > 0 {
+            self.ended = false;
+            tokens -= 1;
+        }
+        self.inner.rollback(tokens).map_err(|error| self.failed(error))
+    }
+
+    /// Whether the sequence may end here.
+    pub fn accepting(&mut self) -> bool {
+        self.finished() || self.inner.is_accepting().unwrap_or(false)
+    }
+
+    /// Whether nothing but a token that ends the answer can come.
+    pub fn finished(&self) -> bool {
+        self.ended || matches!(self.inner.stop_reason(), StopReason::NoExtension | StopReason::NoExtensionBias)
+    }
+
+    /// Whether the last token ended the answer.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Tokens that must come next, as the tokenizer itself would write their text; often none. They are not taken.
+    pub fn forced(&mut self) -> Vec<u32> {
+        if self.finished() { Vec::new() } else { self.inner.compute_ff_tokens() }
+    }
+
+    fn failed(&self, error: impl std::fmt::Display) -> GrammarError {
+        self.grammar.spoil();
+        let text = error.to_string();
+        let problem = text.lines().next().unwrap_or("it is too complex").trim().to_owned();
+        GrammarError::Failed { problem }
+    }
+}
+
+fn set(words: &mut [u32], id: u32) {
+    if let Some(word) = words.get_mut(id as usize / 32) {
+        *word |= 1 << (id % 32);
+    }
+}

@@ -1,0 +1,22 @@
+//! Constrained decoding: which tokens may come next, so that an answer follows a schema, an expression, a grammar, or the
+//! turn that a response template and a request's tools allow.
+//!
+//! ```text
+//!  GrammarSpec ─► Compiler (bound to a tokenizer) ─► Grammar ─► Matcher, one a sequence
+//!    what a request asks for   limits, time, cache      shared      mask · advance · rollback · forced
+//! ```
+//!
+//! The automata are llguidance's. What is here says what is to be matched: nothing about a format or a model is built in.
+
+mod compiler;
+mod error;
+mod lower;
+mod matcher;
+mod spec;
+mod tokens;
+mod writer;
+
+pub use compiler::{Compiler, Grammar, Limits};
+pub use error::GrammarError;
+pub use matcher::Matcher;
+pub use spec::{Choice, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};

@@ -1,0 +1,85 @@
+//! The tokenizer as llguidance sees it: the bytes of every token, control tokens apart from text.
+
+use super::GrammarError;
+use crate::Tokenizer;
+use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Stands for "no token that ends an answer".
+const NO_TOKEN: u32 = u32::MAX;
+
+/// The vocabulary of one tokenizer.
+pub(crate) struct Vocabulary {
+    trie: TokTrie,
+    tokenizer: Arc<Tokenizer>,
+    /// Control tokens by their text.
+    control: HashMap<String, u32>,
+}
+
+impl Vocabulary {
+    /// `stop` are the tokens that end an answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, stop: &[u32]) -> Result<Arc<Vocabulary>, GrammarError> {
+        let wrong = |problem: String| GrammarError::Tokenizer { problem };
+        let tokens = tokenizer.token_bytes().map_err(wrong)?;
+        let mut control = HashMap::new();
+        let mut words = Vec::with_capacity(tokens.len());
+        for (id, token) in tokens.into_iter().enumerate() {
+            let mut word = token.bytes;
+            if token.special {
+                if let Ok(text) = String::from_utf8(word.clone()) {
+                    control.insert(text, id as u32);
+                }
+                word.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
+            }
+            words.push(word);
+        }
+        if words.is_empty() {
+            return Err(wrong("it has no tokens".to_owned()));
+        }
+        let known: Vec<u32> = stop.iter().copied().filter(|id| (*id as usize) < words.len()).collect();
+        let info = TokRxInfo::new(words.len() as u32, known.first().copied().unwrap_or(NO_TOKEN));
+        let mut trie = TokTrie::from(&info, &words);
+        if known.len() > 1 {
+            trie = trie.with_eos_tokens(&known);
+        }
+        Ok(Arc::new(Vocabulary { trie, tokenizer, control }))
+    }
+
+    /// As llguidance wants it.
+    pub fn env(self: &Arc<Self>) -> TokEnv {
+        Arc::clone(self) as TokEnv
+    }
+
+    /// Tokens that end an answer.
+    pub fn stop(&self) -> Vec<u32> {
+        self.trie.eos_tokens().iter().copied().filter(|id| *id != NO_TOKEN).collect()
+    }
+
+    /// How many tokens there are.
+    pub fn len(&self) -> usize {
+        self.trie.vocab_size()
+    }
+
+    /// The first control token in a text: its offset, its length in bytes, its id; of several at one place the longest.
+    pub fn first_control(&self, text: &str) -> Option<(usize, usize, u32)> {
+        let found =
+            self.control.iter().filter_map(|(word, id)| text.find(word.as_str()).map(|at| (at, word.len(), *id)));
+        found.min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)))
+    }
+
+    /// Some tokens that spell the bytes, none of them a control token.
+    pub fn spelt(&self, text: &[u8]) -> Vec<u32> {
+        self.trie.greedy_tokenize(text)
+    }
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        self.trie.tokenize_with_greedy_fallback(bytes, |text| self.tokenizer.encode(text, false).unwrap_or_default())
+    }
+}

@@ -1,0 +1,156 @@
+//! Writes the Lark text that llguidance compiles: rules, terminals, and pieces of text in which control tokens stand by id.
+
+use super::GrammarError;
+use super::tokens::Vocabulary;
+use llguidance::regex_to_lark;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Longest white space between the parts of a JSON document: without a bound a model can write nothing else for ever.
+const JSON_SPACE: &str = r"[ \t\r\n]{1,80}";
+
+/// Text or expression without control tokens, or a control token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// A control token's id.
+    Control(u32),
+    /// A text.
+    Text(String),
+    /// A regular expression.
+    Regex(String),
+}
+
+/// One grammar under construction.
+pub(crate) struct Writer {
+    vocabulary: Arc<Vocabulary>,
+    lines: Vec<String>,
+    names: HashMap<String, String>,
+    bytes: usize,
+    limit_bytes: usize,
+}
+
+impl Writer {
+    /// An empty grammar that may grow to so many bytes.
+    pub fn new(vocabulary: Arc<Vocabulary>, limit_bytes: usize) -> Writer {
+        Writer { vocabulary, lines: Vec::new(), names: HashMap::new(), bytes: 0, limit_bytes }
+    }
+
+    /// The vocabulary that the grammar is for.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// The whole text, which begins with `start`.
+    pub fn finish(self, start: &str) -> Result<String, GrammarError> {
+        if self.bytes > self.limit_bytes {
+            return Err(GrammarError::TooLarge {
+                place: "grammar".to_owned(),
+                what: "the grammar has bytes:".to_owned(),
+                found: self.bytes.to_string(),
+                limit: self.limit_bytes.to_string(),
+            });
+        }
+        Ok(format!("start: {start}\n{}\n", self.lines.join("\n")))
+    }
+
+    /// A rule of that content; its name. Equal content has one name.
+    pub fn rule(&mut self, content: &str) -> String {
+        self.named("r", content)
+    }
+
+    /// A terminal of that content; its name. Equal content has one name.
+    pub fn terminal(&mut self, content: &str) -> String {
+        self.named("T", content)
+    }
+
+    /// A rule that is filled later, so that it can refer to itself.
+    pub fn forward(&mut self) -> String {
+        let name = format!("f{}", self.names.len());
+        self.names.insert(name.clone(), name.clone());
+        name
+    }
+
+    /// Fills such a rule.
+    pub fn fill(&mut self, name: &str, content: &str) {
+        self.push(name, content);
+    }
+
+    fn named(&mut self, prefix: &str, content: &str) -> String {
+        let key = format!("{prefix}:{content}");
+        if let Some(name) = self.names.get(&key) {
+            return name.clone();
+        }
+        let name = format!("{prefix}{}", self.names.len());
+        self.push(&name, content);
+        self.names.insert(key, name.clone());
+        name
+    }
+
+    fn push(&mut self, name: &str, content: &str) {
+        // Names are kept beside the lines; what is over the limit is only counted.
+        self.bytes += 2 * (name.len() + content.len()) + 4;
+        if self.bytes <= self.limit_bytes {
+            self.lines.push(format!("{name}: {content}"));
+        }
+    }
+
+    /// A text in pieces, control tokens by id.
+    pub fn pieces(&self, text: &str) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((at, len, id)) = self.vocabulary.first_control(rest) {
+            let (before, after) = (rest.get(..at).unwrap_or(""), rest.get(at + len..).unwrap_or(""));
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before.to_owned()));
+            }
+            pieces.push(Piece::Control(id));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.to_owned()));
+        }
+        pieces
+    }
+
+    /// Pieces one after another, as content of a rule.
+    pub fn sequence(&mut self, pieces: &[Piece]) -> String {
+        let parts: Vec<String> = pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Control(id) => format!("<[{id}]>"),
+                Piece::Text(text) => quoted(text),
+                Piece::Regex(regex) => self.terminal(&slashed(regex)),
+            })
+            .collect();
+        if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" ") }
+    }
+
+    /// A text as content of a rule.
+    pub fn text(&mut self, text: &str) -> String {
+        let pieces = self.pieces(text);
+        self.sequence(&pieces)
+    }
+
+    /// A rule for JSON of that schema, without white space around it.
+    pub fn json(&mut self, schema: &Value, strict: bool) -> String {
+        let mut schema = match schema {
+            Value::Object(map) => map.clone(),
+            Value::Bool(false) => serde_json::Map::from_iter([("not".to_owned(), json!({}))]),
+            _ => serde_json::Map::new(),
+        };
+        let options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});
+        schema.insert("x-guidance".to_owned(), options);
+        self.rule(&format!("%json {}", Value::Object(schema)))
+    }
+}
+
+/// A text as a Lark string.
+pub(crate) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A regular expression as Lark writes one.
+pub(crate) fn slashed(regex: &str) -> String {
+    format!("/{}/", regex_to_lark(regex, ""))
+}
