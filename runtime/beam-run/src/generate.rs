@@ -36,7 +36,7 @@ fn request(args: &GenerateArgs, prompt: Vec<u32>, stop: &[u32]) -> Request {
         ..Sampling::default()
     };
     let stop = if args.ignore_eos { Vec::new() } else { stop.to_vec() };
-    Request { prompt, max_tokens: Some(args.max_tokens), sampling, stop }
+    Request { prompt, max_tokens: Some(args.max_tokens), sampling, stop, ..Request::default() }
 }
 
 /// An engine with just the cache that the longest of these prompts needs.
@@ -135,6 +135,7 @@ fn continue_text(args: &GenerateArgs, prompt: &str) -> Result<(), Failure> {
                 }
                 output.push(token.id)
             }
+            Event::Scored { .. } => return Ok(()),
             Event::Finished { reason, usage, .. } => {
                 end = Some((reason, usage));
                 output.finish()

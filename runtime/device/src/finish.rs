@@ -2,7 +2,7 @@
 
 use crate::cache::Pool;
 use crate::error::PrepareError;
-use engine::{ExecutorFacts, PhysicalPage, SampleError, Step, StepError, StepOutput, Ticket};
+use engine::{ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use ir::{Plan, RowsPerSequence};
 use std::collections::VecDeque;
 
@@ -39,11 +39,12 @@ pub(crate) fn pools(plan: &Plan, pool_pages: &[usize]) -> Result<Vec<Pool>, Prep
 pub(crate) fn answer(step: &Step, logits: &[f32], vocab: usize) -> Result<StepOutput, StepError> {
     let mut output = StepOutput::default();
     for (wanted, row) in step.wanted.iter().zip(logits.chunks_exact(vocab.max(1))) {
-        let token = wanted.sampling.as_ref().map(|s| engine::sample(row, s, wanted.mask.as_deref())).transpose();
-        output.tokens.push(token.map_err(|e| match e {
-            SampleError::NotFinite { .. } => StepError::Device(e.to_string()),
-            _ => StepError::Contract(e.to_string()),
-        })?);
+        let token = wanted.sampling.as_ref().map(|s| engine::sample(row, s, wanted.mask.as_deref()));
+        // One row that leaves no choice is the fault of its request; the others go on.
+        if let Some(Err(error)) = &token {
+            output.faults.push((output.tokens.len(), error.to_string()));
+        }
+        output.tokens.push(token.and_then(Result::ok));
         output.logits.push(wanted.logits.then(|| row.to_vec()));
     }
     Ok(output)

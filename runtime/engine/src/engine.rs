@@ -48,6 +48,12 @@ impl<E: Executor> Engine<E> {
         self.scheduler.submit(request)
     }
 
+    /// Forgets what is kept of finished requests for later ones; false if requests are unfinished, and nothing is forgotten.
+    /// Nothing is kept yet.
+    pub fn flush(&mut self) -> bool {
+        self.in_flight.is_none() && self.scheduler.unfinished() == 0
+    }
+
     /// Gives a request up; its last event follows. Unknown and finished requests are left alone.
     pub fn abort(&mut self, request: RequestId) {
         self.scheduler.abort(request, self.in_flight.is_some(), &mut self.events);
@@ -57,7 +63,11 @@ impl<E: Executor> Engine<E> {
     /// runs a step inside `submit` is asked at once.
     pub fn step(&mut self) -> Progress {
         if self.in_flight.is_none() {
-            let Some((step, shares)) = self.scheduler.plan() else { return Progress::Idle };
+            let planned = self.scheduler.plan();
+            let ended_some = self.scheduler.take_planned(&mut self.events);
+            let Some((step, shares)) = planned else {
+                return if ended_some { Progress::Worked } else { Progress::Idle };
+            };
             match self.executor.submit(step) {
                 Ok(ticket) => self.in_flight = Some((ticket, shares)),
                 Err(error) => {

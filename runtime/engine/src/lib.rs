@@ -5,6 +5,7 @@
 //! token, its limit or [`Engine::abort`]. Nothing here reads a clock, a random source or a file: the executor and
 //! every seed are arguments, so the same calls give the same steps.
 
+mod constraint;
 mod engine;
 mod executor;
 mod pages;
@@ -16,10 +17,11 @@ mod step;
 #[cfg(any(test, feature = "toy"))]
 pub mod toy;
 
+pub use constraint::{Constraint, TokenMask, Verdict, forbid, mask_below};
 pub use engine::{Engine, Progress};
 pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
 pub use pages::PagePool;
-pub use request::{Event, FinishReason, Refusal, Request, RequestId, Usage};
-pub use sampling::{SampleError, check_sampling, sample};
+pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};
+pub use sampling::{SampleError, check_sampling, sample, score};
 pub use scheduler::{Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};

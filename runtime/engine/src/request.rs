@@ -1,22 +1,39 @@
 //! What a client of the engine asks for and what it hears back.
 
-use crate::{SampleError, SampledToken, Sampling};
+use crate::{Constraint, SampleError, SampledToken, Sampling};
 
 /// Names a request for as long as the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
 /// One continuation to be made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Request {
     /// Token ids that are given; at least one.
     pub prompt: Vec<u32>,
-    /// Most tokens to add; `None` lets the answer fill the context.
+    /// Most tokens to add; `None` lets the answer fill the context. 0 only where the prompt's scores are wanted.
     pub max_tokens: Option<usize>,
+    /// Tokens that the answer has before one of `stop` may be chosen.
+    pub min_tokens: usize,
     /// How tokens are chosen. `position` and `seen` are filled in by the engine, step by step.
     pub sampling: Sampling,
     /// Token ids that end the answer. Whoever wants an end token ignored leaves it out.
     pub stop: Vec<u32>,
+    /// What the answer may say; `None` for anything.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Log-probabilities of the prompt's own tokens; `None` for none.
+    pub prompt_scores: Option<PromptScores>,
+}
+
+/// Which log-probabilities of a prompt are wanted. They are those of the model's own logits, untouched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PromptScores {
+    /// The first token of the prompt that is scored. The token at 0 follows nothing and never has a score.
+    pub from: usize,
+    /// How many alternatives to report at each place.
+    pub top: u32,
+    /// Token ids that are reported at each place, whatever their rank.
+    pub listed: Vec<u32>,
 }
 
 /// Why an answer ended.
@@ -37,6 +54,8 @@ pub enum FinishReason {
 pub struct Usage {
     /// Tokens given.
     pub prompt_tokens: usize,
+    /// Those among them whose keys and values were in the cache already.
+    pub cached_tokens: usize,
     /// Tokens chosen, the stop token included.
     pub completion_tokens: usize,
 }
@@ -44,6 +63,15 @@ pub struct Usage {
 /// What the engine reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Tokens of the prompt were scored; their places follow those of the event before.
+    Scored {
+        /// Whose they are.
+        request: RequestId,
+        /// The prompt's own tokens, from `first` on.
+        tokens: Vec<SampledToken>,
+        /// Place of the first in the prompt.
+        first: usize,
+    },
     /// A token was chosen.
     Token {
         /// Whose it is.
@@ -68,7 +96,7 @@ impl Event {
     /// The request it belongs to.
     pub fn request(&self) -> RequestId {
         match self {
-            Event::Token { request, .. } | Event::Finished { request, .. } => *request,
+            Event::Scored { request, .. } | Event::Token { request, .. } | Event::Finished { request, .. } => *request,
         }
     }
 }
@@ -110,6 +138,14 @@ pub enum Refusal {
         max_tokens: usize,
         /// Longest sequence.
         limit: usize,
+    },
+    /// The answer is to have more tokens than it may have.
+    #[error("E0106: at least {min_tokens} answer tokens are asked for, and at most {max_tokens}; lower the first")]
+    MinTokens {
+        /// Least.
+        min_tokens: usize,
+        /// Most.
+        max_tokens: usize,
     },
     /// No token was asked for.
     #[error("E0105: an answer of 0 tokens was asked for; ask for at least 1")]

@@ -74,6 +74,7 @@ pub fn check_sampling(s: &Sampling, vocab: usize) -> Result<(), SampleError> {
         known(*token, vocab, "bias")?;
         check(!bias.is_nan() && *bias < f32::INFINITY, "bias", *bias, "a number below infinity")?;
     }
+    s.listed.iter().try_for_each(|token| known(*token, vocab, "listed"))?;
     s.seen.iter().try_for_each(|(token, ..)| known(*token, vocab, "seen"))
 }
 
@@ -87,11 +88,11 @@ pub fn sample(logits: &[f32], sampling: &Sampling, mask: Option<&[u32]>) -> Resu
     let row = processed(logits, sampling, mask)?;
     let best = greedy(&row).ok_or(SampleError::NoAdmissibleToken { vocab: row.len() })?;
     let chosen = if sampling.temperature == 0.0 { best } else { draw(&row, best, sampling) };
-    let (logprob, top) = match sampling.logprobs {
-        None => (None, Vec::new()),
-        Some(n) => report(&row, best, chosen, n as usize),
-    };
-    Ok(SampledToken { id: chosen.id as u32, logprob, top })
+    if sampling.untouched_logprobs {
+        return Ok(reported(logits, chosen.id, sampling, 1.0));
+    }
+    let temperature = if sampling.temperature == 0.0 { 1.0 } else { sampling.temperature };
+    Ok(reported(&row, chosen.id, sampling, temperature))
 }
 
 /// A token and its processed logit.
@@ -131,9 +132,15 @@ fn processed(logits: &[f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Vec<f
             }
         }
     }
-    match row.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
-        Some(token) => Err(SampleError::NotFinite { token, value: row[token].to_string() }),
-        None => Ok(row),
+    finite(&row)?;
+    Ok(row)
+}
+
+/// Refuses NaN and +∞.
+fn finite(row: &[f32]) -> Result<(), SampleError> {
+    match row.iter().enumerate().find(|(_, x)| x.is_nan() || **x == f32::INFINITY) {
+        Some((token, value)) => Err(SampleError::NotFinite { token, value: value.to_string() }),
+        None => Ok(()),
     }
 }
 
@@ -198,19 +205,42 @@ fn draw(row: &[f32], best: Candidate, s: &Sampling) -> Candidate {
     best
 }
 
-/// Log-probabilities under the processed row at temperature 1: of the chosen token and of the `n` most probable.
-fn report(row: &[f32], best: Candidate, chosen: Candidate, n: usize) -> (Option<f32>, Vec<(u32, f32)>) {
-    let total: f64 = row.iter().map(|x| f64::from(numerics::exp(x - best.logit))).sum();
+/// The token with the log-probabilities that were asked for, under a row whose logits are divided by `temperature`.
+fn reported(row: &[f32], chosen: usize, s: &Sampling, temperature: f32) -> SampledToken {
+    let id = chosen as u32;
+    let Some(n) = s.logprobs else { return SampledToken { id, logprob: None, top: Vec::new(), listed: Vec::new() } };
+    let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let scaled = |x: f32| (x - best) / temperature;
+    let total: f64 = row.iter().map(|x| f64::from(numerics::exp(scaled(*x)))).sum();
     let log_total = numerics::log(total as f32);
-    let logprob = |c: &Candidate| (c.logit - best.logit) - log_total;
+    let logprob = |x: f32| scaled(x) - log_total;
+    let top = most_probable(row, n as usize);
+    SampledToken {
+        id,
+        logprob: row.get(chosen).map(|x| logprob(*x)),
+        top: top.iter().map(|c| (c.id as u32, logprob(c.logit))).collect(),
+        listed: s.listed.iter().filter_map(|id| Some((*id, logprob(*row.get(*id as usize)?)))).collect(),
+    }
+}
+
+/// The `n` largest of a row, descending; fewer if fewer are admissible.
+fn most_probable(row: &[f32], n: usize) -> Vec<Candidate> {
     let candidates = row.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
     let mut ranked: Vec<Candidate> = candidates.map(|(id, logit)| Candidate { id, logit: *logit }).collect();
-    if n < ranked.len() && n > 0 {
+    if n > 0 && n < ranked.len() {
         ranked.select_nth_unstable_by(n - 1, by_rank);
     }
     ranked.truncate(n);
     ranked.sort_unstable_by(by_rank);
-    (Some(logprob(&chosen)), ranked.iter().map(|c| (c.id as u32, logprob(c))).collect())
+    ranked
+}
+
+/// A given token's log-probability under untouched logits, with `top` alternatives and the `listed` ids.
+pub fn score(logits: &[f32], token: u32, top: u32, listed: &[u32]) -> Result<SampledToken, SampleError> {
+    known(token, logits.len(), "prompt")?;
+    finite(logits)?;
+    let sampling = Sampling { logprobs: Some(top), listed: listed.to_vec(), ..Sampling::default() };
+    Ok(reported(logits, token as usize, &sampling, 1.0))
 }
 
 #[cfg(test)]

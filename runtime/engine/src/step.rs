@@ -84,6 +84,11 @@ pub struct Sampling {
     pub position: u64,
     /// How many alternatives to report with their log-probabilities besides the chosen one; `None` reports nothing.
     pub logprobs: Option<u32>,
+    /// Token ids whose log-probabilities are reported whatever their rank, where `logprobs` is set.
+    pub listed: Vec<u32>,
+    /// Whether reported log-probabilities are those of the logits as they came: before bias, penalties, mask and
+    /// temperature.
+    pub untouched_logprobs: bool,
 }
 
 impl Default for Sampling {
@@ -102,6 +107,8 @@ impl Default for Sampling {
             seed: 0,
             position: 0,
             logprobs: None,
+            listed: Vec::new(),
+            untouched_logprobs: false,
         }
     }
 }
@@ -109,8 +116,10 @@ impl Default for Sampling {
 /// What a step leaves, one entry per wanted row in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// Chosen tokens; `None` where no sampling was asked for.
+    /// Chosen tokens; `None` where no sampling was asked for, or where none could be chosen.
     pub tokens: Vec<Option<SampledToken>>,
+    /// Wanted rows (by their index among them) for which no token could be chosen, and why. The others are good.
+    pub faults: Vec<(usize, String)>,
     /// Logits; `None` where they were not asked for. Each has one f32 per vocabulary entry.
     pub logits: Vec<Option<Vec<f32>>>,
 }
@@ -120,8 +129,11 @@ pub struct StepOutput {
 pub struct SampledToken {
     /// Its id.
     pub id: u32,
-    /// Natural logarithm of its probability under the processed distribution at temperature 1, if asked for.
+    /// Natural logarithm of its probability, if asked for: after bias, penalties, mask and temperature (which a greedy
+    /// choice does not have) and before top-k, top-p and min-p; or under the untouched logits.
     pub logprob: Option<f32>,
     /// The most probable alternatives, descending, if asked for.
     pub top: Vec<(u32, f32)>,
+    /// The tokens of [`Sampling::listed`] in its order.
+    pub listed: Vec<(u32, f32)>,
 }

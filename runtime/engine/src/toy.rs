@@ -107,7 +107,10 @@ impl Toy {
                     assert_eq!(s.position, history.len() as u64, "position of the draw");
                     sample(&logits, s, wanted.mask.as_deref())
                 });
-                output.tokens.push(token.transpose().map_err(|e| StepError::Device(e.to_string()))?);
+                if let Some(Err(error)) = &token {
+                    output.faults.push((output.tokens.len(), error.to_string()));
+                }
+                output.tokens.push(token.and_then(Result::ok));
                 output.logits.push(wanted.logits.then_some(logits));
             }
         }

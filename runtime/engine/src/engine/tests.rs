@@ -11,7 +11,7 @@ fn hashing(vocab: usize) -> toy::Model {
 }
 
 fn request(prompt: &[u32], max_tokens: usize) -> Request {
-    Request { prompt: prompt.to_vec(), max_tokens: Some(max_tokens), sampling: Sampling::default(), stop: Vec::new() }
+    Request { prompt: prompt.to_vec(), max_tokens: Some(max_tokens), ..Request::default() }
 }
 
 /// The tokens and the end of every request, in the order of their ids.
@@ -24,6 +24,7 @@ fn answers<E: Executor>(engine: &mut Engine<E>) -> Vec<(Vec<u32>, Option<FinishR
         match event {
             Event::Token { token, .. } => answers[at].0.push(token.id),
             Event::Finished { reason, .. } => answers[at].1 = Some(reason),
+            Event::Scored { .. } => {}
         }
     }
     answers
@@ -51,7 +52,7 @@ fn a_stop_token_ends_the_answer_and_is_reported() {
         .filter_map(|e| if let Event::Token { token, stops, .. } = e { Some((token.id, *stops)) } else { None })
         .collect();
     assert_eq!(shown, [(3, false), (4, false), (5, false), (6, true)]);
-    let usage = Usage { prompt_tokens: 3, completion_tokens: 4 };
+    let usage = Usage { prompt_tokens: 3, cached_tokens: 0, completion_tokens: 4 };
     assert_eq!(events.last(), Some(&Event::Finished { request: id, reason: FinishReason::Stop(6), usage }));
 }
 
