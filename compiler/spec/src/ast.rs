@@ -1,6 +1,7 @@
 //! The block language as a tree, every node with its place.
 
 use ir::{DType, Span};
+use std::collections::{HashMap, HashSet};
 
 /// A name and where it stands.
 #[derive(Clone, Debug)]
@@ -13,11 +14,22 @@ pub(crate) struct Ident {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
     pub functions: Vec<Function>,
+    /// File and name of each function, with the place of the first of that name.
+    pub places: HashMap<(u32, String), Span>,
+    /// Names of functions that could not be read: calls of them are told already.
+    pub broken: HashSet<String>,
 }
 
 impl Program {
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().rev().find(|f| f.kind != FunctionKind::Entry && f.name.text == name)
+    }
+
+    /// The function that this one replaces: the last one before it of its name.
+    pub fn replaced_by(&self, function: &Function) -> Option<&Function> {
+        let here = self.functions.iter().rposition(|f| f.name.span == function.name.span)?;
+        let before = self.functions.get(..here)?.iter().rev();
+        before.into_iter().find(|f| f.kind != FunctionKind::Entry && f.name.text == function.name.text)
     }
 
     /// Entries in the order in which their names first appear.
@@ -96,6 +108,8 @@ pub(crate) enum StmtKind {
         index: Ident,
         body: Vec<Stmt>,
     },
+    /// A statement that could not be read, with the names it would have bound.
+    Broken(Vec<Ident>),
     /// An expression for its effect, or a match whose arms are statements.
     Expr(Expr),
 }
@@ -182,6 +196,49 @@ fn body_depth(body: &[Stmt]) -> u32 {
             values.iter().map(|e| e.depth).max().unwrap_or(0)
         }
         StmtKind::Layers { body, .. } => body_depth(body),
+        StmtKind::Broken(_) => 0,
     };
     body.iter().map(of).max().unwrap_or(0)
+}
+
+/// Every name that statements assign, those inside matches and loops included.
+pub(crate) fn assigned_names<'a>(body: &'a [Stmt], out: &mut Vec<&'a Ident>) {
+    for stmt in body {
+        match &stmt.kind {
+            StmtKind::Const { name, value, .. } => {
+                out.push(name);
+                assigned_in(value, out);
+            }
+            StmtKind::Let { targets, values } => {
+                out.extend(targets.iter().map(|t| &t.name));
+                values.iter().for_each(|e| assigned_in(e, out));
+            }
+            StmtKind::Broken(names) => out.extend(names),
+            StmtKind::Layers { body, .. } => assigned_names(body, out),
+            StmtKind::Return(values) | StmtKind::Yield(values) => values.iter().for_each(|e| assigned_in(e, out)),
+            StmtKind::Expr(e) => assigned_in(e, out),
+        }
+    }
+}
+
+fn assigned_in<'a>(e: &'a Expr, out: &mut Vec<&'a Ident>) {
+    match &e.kind {
+        ExprKind::Match { arms, .. } => arms.iter().for_each(|(_, body)| assigned_names(body, out)),
+        // What a loop binds inside stays inside.
+        ExprKind::For { .. } => {}
+        _ => children(e).into_iter().for_each(|c| assigned_in(c, out)),
+    }
+}
+
+/// The expressions directly below one, arms and bodies left out.
+pub(crate) fn children(e: &Expr) -> Vec<&Expr> {
+    match &e.kind {
+        ExprKind::Number(_) | ExprKind::Name(_) => Vec::new(),
+        ExprKind::Field(e, _) | ExprKind::Neg(e) | ExprKind::As(e, _) => vec![e],
+        ExprKind::Index(e, items) => std::iter::once(&**e).chain(items).collect(),
+        ExprKind::Call { args, named, .. } => args.iter().chain(named.iter().map(|(_, e)| e)).collect(),
+        ExprKind::Binary(_, a, b) => vec![a, b],
+        ExprKind::Match { subject, .. } => vec![subject],
+        ExprKind::For { over, .. } => over.iter().collect(),
+    }
 }

@@ -81,7 +81,11 @@ pub static CODES: &[Code] = &[
         "a schedule rule not understood",
         "A rule is `kind if condition else kind`; conditions compare numbers made of l, dimensions, + - * % with == != < <= > >=, joined by and, or, not.",
     ),
-    code("B0021", "a condition not understood", "Conditions on a layer's kind are written \"column == kind\"."),
+    code(
+        "B0021",
+        "a condition not understood",
+        "Conditions on a layer's kind are written \"column == kind\", on one of [values] \"value == true\", false, none or number.",
+    ),
     code("B0022", "unknown schedule column", "The condition names a column that [schedule] does not have."),
     code("B0023", "unknown axis", "Axes are the dimensions of [dims] and the factors of [axes]."),
     code("B0024", "an impossible size", "A weight has between 1 and 2^60 elements."),
@@ -343,13 +347,22 @@ pub static CODES: &[Code] = &[
         "The base's [import] table demands another setting of this key.",
     ),
     code("B0405", "a dtype that cannot be imported", "Values are stored as bfloat16 or float32."),
-    code("B0406", "not a number in the config", "The base's [import] table reads a number from this key."),
+    code(
+        "B0406",
+        "not a number in the config",
+        "The base's [import] table reads a number, or for a value also true, false or null, from this key.",
+    ),
     code("B0407", "not a list of kinds", "The base's [import] table reads one kind per layer from this key."),
     code("B0408", "not token ids", "The base's [import] table reads a number or a list of token ids from this key."),
     code(
         "B0409",
         "a key without meaning",
         "Every key of a config must be used, demanded or ignored by the base's [import] table, so that nothing changes the model in silence.",
+    ),
+    code(
+        "B0410",
+        "a word that chooses nothing",
+        "The base's [import.options] table lets this key choose among the alternatives of one of [options], and has no such alternative.",
     ),
     code("B0999", "a defect of the compiler", "Please report the spec that leads here."),
 ];

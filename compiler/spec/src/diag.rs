@@ -37,6 +37,19 @@ pub struct Diagnostic {
     pub notes: Vec<Label>,
     /// What to do next.
     pub help: Option<String>,
+    /// The text to write instead, where the finding is a misspelt name.
+    pub fix: Option<Fix>,
+}
+
+/// A replacement that settles a finding.
+#[derive(Clone, Debug)]
+pub struct Fix {
+    /// What is replaced.
+    pub span: Span,
+    /// What stands there.
+    pub from: String,
+    /// What to write.
+    pub to: String,
 }
 
 impl Diagnostic {
@@ -50,6 +63,7 @@ impl Diagnostic {
             primary: None,
             notes: Vec::new(),
             help: None,
+            fix: None,
         }
     }
 
@@ -92,20 +106,56 @@ impl Diagnostic {
         }
     }
 
-    /// Appends "did you mean" if a known name is near.
+    /// Appends "did you mean" if a known name is near the one at the place of the finding.
     pub fn nearest<'a>(self, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
-        let known: Vec<&str> = known.into_iter().collect();
-        let best = known
-            .iter()
-            .map(|k| (strsim::damerau_levenshtein(wanted, k), *k))
-            .filter(|(d, k)| *d <= 1 + k.len().max(wanted.len()) / 4)
-            .min();
-        match best {
-            Some((_, name)) => self.help(format!("did you mean `{name}`?")),
-            None if known.is_empty() || known.len() > 24 => self,
-            None => self.help(format!("known here: {}", known.join(", "))),
+        self.nearest_as(wanted, known, str::to_owned)
+    }
+
+    /// As [`Self::nearest`], with the name shown as it would be written.
+    pub fn nearest_as<'a>(
+        mut self,
+        wanted: &str,
+        known: impl IntoIterator<Item = &'a str>,
+        shown: impl Fn(&str) -> String,
+    ) -> Self {
+        let mut known: Vec<&str> = known.into_iter().collect();
+        let mut seen = std::collections::HashSet::new();
+        known.retain(|k| seen.insert(*k));
+        if let Some(name) = nearest(wanted, known.iter().copied()) {
+            self.fix =
+                self.primary.as_ref().map(|l| Fix { span: l.span, from: wanted.to_owned(), to: name.to_owned() });
+            return self.help(format!("did you mean `{}`?", shown(name)));
+        }
+        match known.len() {
+            0 => self,
+            1..=MOST_LISTED => {
+                let names: Vec<String> = known.into_iter().map(shown).collect();
+                self.help(format!("known here: {}", names.join(", ")))
+            }
+            more => {
+                let help = format!("none of the {more} names known here is near; `beamc explain {}`", self.code);
+                self.help(help)
+            }
         }
     }
+}
+
+impl Fix {
+    /// Whether the text to replace is what stands at the place.
+    fn stands(&self, sources: &Sources) -> bool {
+        let range = self.span.start as usize..self.span.end as usize;
+        sources.text(self.span.file).get(range) == Some(self.from.as_str())
+    }
+}
+
+/// More names than this are not listed.
+const MOST_LISTED: usize = 24;
+
+/// The known name that is near enough to be meant.
+pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = |k: &&str| 1 + k.len().max(wanted.len()) / 4;
+    let distances = known.into_iter().map(|k| (strsim::damerau_levenshtein(wanted, k), k));
+    distances.filter(|(d, k)| *d <= near(k) && *d < k.len().max(2)).min().map(|(_, name)| name)
 }
 
 /// Whether any diagnostic is an error.
@@ -187,6 +237,7 @@ pub fn render_json(diagnostics: &[Diagnostic], sources: &Sources) -> serde_json:
                 "at": d.primary.as_ref().map(label),
                 "notes": d.notes.iter().map(label).collect::<Vec<_>>(),
                 "help": d.next_step(),
+                "fix": d.fix.as_ref().filter(|f| f.stands(sources)).map(|f| label(&Label { span: f.span, text: f.to.clone() })),
             })
         })
         .collect()

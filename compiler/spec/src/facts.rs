@@ -12,12 +12,26 @@ const MAX_DIM: i64 = 1 << 40;
 const MAX_LAYERS: u64 = 4096;
 const MAX_ELEMENTS: u64 = 1 << 60;
 
-/// A named number of `[values]`, or `"none"`, or a group of numbers.
+/// A named number of `[values]`, or `"none"`, or a truth value, or a group of numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Number(f64),
     None,
+    Truth(bool),
     Group(IndexMap<String, f64>),
+}
+
+impl Value {
+    /// The arm that a `match` on it takes, and what a condition on it compares with.
+    pub(crate) fn arm(&self) -> &'static str {
+        match self {
+            Value::Number(_) => "number",
+            Value::None => "none",
+            Value::Truth(true) => "true",
+            Value::Truth(false) => "false",
+            Value::Group(_) => "group",
+        }
+    }
 }
 
 /// Everything TOML says, with places for errors about it.
@@ -51,6 +65,7 @@ pub(crate) fn resolve(
         merged,
         out,
         numbers: HashMap::new(),
+        arms: HashMap::new(),
         dim_spans: HashMap::new(),
         refused_columns: Vec::new(),
         named_elsewhere: Vec::new(),
@@ -58,6 +73,7 @@ pub(crate) fn resolve(
     let (name, act) = reader.model(choices);
     let (mut dims, products) = reader.dims(choices);
     let values = reader.values();
+    reader.arms = values.iter().map(|(name, (_, value))| (name.clone(), value.arm())).collect();
     let (options, option_spans) = reader.options(choices);
     let mut schedule = reader.schedule(&dims);
     reader.keep_layers(choices, &mut dims, &mut schedule);
@@ -66,6 +82,7 @@ pub(crate) fn resolve(
     let shard = reader.shard(&dims);
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
+    reader.imported();
     let named_elsewhere = std::mem::take(&mut reader.named_elsewhere);
     let spans = |table: &str| -> HashMap<String, Span> {
         merged.table(table).into_iter().flatten().map(|(key, (span, _))| (key.clone(), *span)).collect()
@@ -95,6 +112,8 @@ struct Reader<'a> {
     out: &'a mut Vec<Diagnostic>,
     /// Dims and factors by name, for rules and slices.
     numbers: HashMap<String, f64>,
+    /// What `match` would choose for each value.
+    arms: HashMap<String, &'static str>,
     dim_spans: HashMap<String, Span>,
     /// Columns whose rule or list was refused: conditions on them say nothing new.
     refused_columns: Vec<String>,
@@ -268,11 +287,12 @@ impl<'a> Reader<'a> {
             let value = match (&node.kind, node.number()) {
                 (_, Some(x)) => Value::Number(x),
                 (Kind::Text(t), _) if t == "none" => Value::None,
+                (Kind::Bool(b), _) => Value::Truth(*b),
                 (Kind::Table(t), _) if t.values().all(|(_, n)| n.number().is_some()) => {
                     Value::Group(t.iter().filter_map(|(k, (_, n))| Some((k.clone(), n.number()?))).collect())
                 }
                 _ => {
-                    self.wrong(node, "a number, \"none\", or a table of numbers");
+                    self.wrong(node, "a number, a truth value, \"none\", or a table of numbers");
                     continue;
                 }
             };
@@ -358,6 +378,31 @@ impl<'a> Reader<'a> {
         *schedule = kept.iter().filter_map(|l| schedule.get(*l).cloned()).collect();
         dims.insert("layers".to_owned(), schedule.len() as u64);
         self.numbers.insert("layers".to_owned(), schedule.len() as f64);
+    }
+
+    /// What `[import]` fills is known by name, whether or not the text that is taken reads it.
+    fn imported(&mut self) {
+        let import = self.table("import");
+        for table in ["dims", "values", "options"] {
+            let filled = import.and_then(|t| t.get(table)).and_then(|(_, n)| n.table()).into_iter().flatten();
+            self.named_elsewhere.extend(filled.map(|(name, _)| (table, name.clone())));
+        }
+    }
+
+    /// Whether a condition on one of `[values]` holds: `value == arm`. Nothing if it is a condition on the layer's kind.
+    fn condition(&mut self, node: &Node, schedule: &[LayerKinds]) -> Option<bool> {
+        let when = rules::when(node.text()?)?;
+        let arm = self.arms.get(&when.column).copied()?;
+        if schedule.first().is_some_and(|k| k.contains_key(&when.column)) {
+            return None;
+        }
+        self.named_elsewhere.push(("values", when.column.clone()));
+        let arms: &[&str] = if matches!(arm, "true" | "false") { &["true", "false"] } else { &["none", "number"] };
+        if !arms.contains(&when.kind.as_str()) {
+            let d = Diagnostic::error("B0021", format!("`{}` is {arm}, and is never {}", when.column, when.kind));
+            self.error(d.at(node.span, "compared here").nearest(&when.kind, arms.iter().copied()));
+        }
+        Some(arm == when.kind)
     }
 
     /// `column == kind`, checked against the schedule.
@@ -555,6 +600,10 @@ impl<'a> Reader<'a> {
             self.wrong(node, "a table with axes and disk");
             return None;
         };
+        let condition = table.get("when").and_then(|(_, item)| self.condition(item, schedule));
+        if condition == Some(false) {
+            return None;
+        }
         let axes = match table.get("axes") {
             Some((_, axes)) => self.axes(axes, dims)?,
             None => {
@@ -578,6 +627,7 @@ impl<'a> Reader<'a> {
             match key.as_str() {
                 "axes" => {}
                 "disk" => weight.disk = self.disk(item, prefix, &weight.axes),
+                "when" if condition.is_some() => {}
                 "when" => weight.when = self.when(item, schedule),
                 "dtype" => match item.text().and_then(|t| t.parse::<DType>().ok()) {
                     Some(d) if d.is_float() => {

@@ -3,10 +3,10 @@
 //! Which keys mean what is said by the `[import]` table of the base spec; no key is known here. Every key
 //! of the config must be used, demanded or ignored by that table, so nothing is dropped in silence.
 
-use crate::document::Table;
+use crate::document::{Node, Table};
 use crate::merge::{self, Merged};
 use crate::source::read_text;
-use crate::{Diagnostic, Library, Sources};
+use crate::{Diagnostic, Library, Sources, recipe};
 use ir::Span;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -155,8 +155,9 @@ impl Importer<'_> {
             .collect();
         demands.iter().for_each(|d| self.demand(d));
         let act = self.act(table);
-        let dims = self.numbers(&inner("dims"), false);
-        let values = self.numbers(&inner("values"), true);
+        let dims = self.dims(&inner("dims"));
+        let values = self.values(&inner("values"), merged.table("values"));
+        let options = self.options(&inner("options"), merged.table("options"));
         let schedule = self.schedule(&inner("schedule"));
         let runtime = self.runtime(&inner("runtime"));
         self.unknown_keys();
@@ -164,23 +165,24 @@ impl Importer<'_> {
             if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{}\n", lines.join("\n")) }
         };
         format!(
-            "extends = {}\n\n[model]\nname = {}\nact = {}\n{}{}{}{}",
+            "extends = {}\n\n[model]\nname = {}\nact = {}\n{}{}{}{}{}",
             quoted(base),
             quoted(name),
             quoted(&act),
             section("dims", &dims),
             section("values", &values),
+            section("options", &options),
             section("schedule", &schedule),
             section("runtime", &runtime),
         )
     }
 
-    /// `path == literal`; the literal is null, a truth value, a number, or a bare word.
+    /// `path == literal | literal`; a literal is null, a truth value, a number, a list, or a bare word.
     fn demand(&mut self, demand: &str) {
         let Some((path, wanted)) = demand.split_once("==").map(|(a, b)| (a.trim(), b.trim())) else { return };
         let found = self.get(path);
-        let expected: Value = serde_json::from_str(wanted).unwrap_or_else(|_| Value::String(wanted.to_owned()));
-        if found != expected {
+        if !recipe::is_one_of(&found, wanted) {
+            let expected = recipe::describe(wanted);
             let d = Diagnostic::error("B0404", format!("`{path}` must be {expected}, and the config says {found}"))
                 .help("the base spec computes no other case; write a spec of your own for it");
             self.error(path, d, format!("{found} here"));
@@ -188,26 +190,12 @@ impl Importer<'_> {
     }
 
     fn act(&mut self, table: &Table) -> String {
-        let keys: Vec<String> = match table.get("act").map(|(_, n)| n) {
-            Some(n) => match (n.text(), n.array()) {
-                (Some(t), _) => vec![t.to_owned()],
-                (_, Some(a)) => a.iter().filter_map(|n| n.text().map(str::to_owned)).collect(),
-                _ => Vec::new(),
-            },
-            None => Vec::new(),
-        };
-        let mut found = Value::Null;
-        for key in &keys {
-            let value = self.get(key);
-            if found.is_null() {
-                found = value;
-            }
-        }
+        let Some((_, node)) = table.get("act") else { return "f32".to_owned() };
+        let (key, found) = self.find(node);
         match found.as_str() {
             Some("bfloat16") => "bf16".to_owned(),
             Some("float32") => "f32".to_owned(),
             _ => {
-                let key = keys.first().cloned().unwrap_or_default();
                 let d = Diagnostic::error(
                     "B0405",
                     format!("`{key}` must be bfloat16 or float32, and the config says {found}"),
@@ -219,17 +207,62 @@ impl Importer<'_> {
         }
     }
 
-    fn numbers(&mut self, table: &Table, null_is_none: bool) -> Vec<String> {
+    /// The value that a recipe finds, and the path it was found at.
+    fn find(&mut self, node: &Node) -> (String, Value) {
+        recipe::find(node, &mut |path| self.get(path))
+    }
+
+    fn dims(&mut self, table: &Table) -> Vec<String> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
-            let path = node.text().unwrap_or("").to_owned();
-            match self.get(&path) {
-                Value::Number(n) => lines.push(format!("{ours} = {n}")),
-                Value::Null if null_is_none => lines.push(format!("{ours} = \"none\"")),
-                found => {
-                    let d =
-                        Diagnostic::error("B0406", format!("`{path}` must be a number, and the config says {found}"))
-                            .help("an absent key counts as null");
+            match self.find(node) {
+                (_, Value::Number(n)) => lines.push(format!("{ours} = {n}")),
+                (path, found) => self.not_a_number(&path, &found, "a number"),
+            }
+        }
+        lines
+    }
+
+    /// Numbers and truth values; null becomes "none", which is left away where the base says it already.
+    fn values(&mut self, table: &Table, base: Option<&Table>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let is_none = base.and_then(|b| b.get(ours)).is_some_and(|(_, n)| n.text() == Some("none"));
+            match self.find(node) {
+                (_, Value::Number(n)) => lines.push(format!("{ours} = {n}")),
+                (_, Value::Bool(b)) => lines.push(format!("{ours} = {b}")),
+                (_, Value::Null) if is_none => {}
+                (_, Value::Null) => lines.push(format!("{ours} = \"none\"")),
+                (path, found) => self.not_a_number(&path, &found, "a number, true, false or null"),
+            }
+        }
+        lines
+    }
+
+    fn not_a_number(&mut self, path: &str, found: &Value, wanted: &str) {
+        let d = Diagnostic::error("B0406", format!("`{path}` must be {wanted}, and the config says {found}"))
+            .help("an absent key counts as null");
+        self.error(path, d, format!("{found} here"));
+    }
+
+    /// Words of the config that choose among the alternatives of an option; null leaves the base's default.
+    fn options(&mut self, table: &Table, base: Option<&Table>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let offered = base.and_then(|b| b.get(ours)).and_then(|(_, n)| n.array()).into_iter().flatten();
+            let offered: Vec<&str> = offered.filter_map(|n| n.text()).collect();
+            match self.find(node) {
+                (_, Value::Null) => {}
+                (_, Value::String(word)) if offered.first() == Some(&word.as_str()) => {}
+                (_, Value::String(word)) if offered.contains(&word.as_str()) => {
+                    lines.push(format!("{ours} = [{}]", quoted(&word)));
+                }
+                (path, found) => {
+                    let d = Diagnostic::error(
+                        "B0410",
+                        format!("`{path}` must be {}, and the config says {found}", offered.join(" or ")),
+                    )
+                    .help(format!("the base spec computes these; write an arm for another one in a spec of your own, under match options.{ours}"));
                     self.error(&path, d, format!("{found} here"));
                 }
             }

@@ -17,12 +17,15 @@ mod import;
 mod lexer;
 mod library;
 mod merge;
+mod names;
 mod parser;
+mod recipe;
 mod rules;
 mod source;
+mod stop;
 
 pub use codes::{CODES, Code, explain};
-pub use diag::{Diagnostic, Label, Severity, has_errors, render, render_json};
+pub use diag::{Diagnostic, Fix, Label, Severity, has_errors, nearest, render, render_json};
 pub use import::{Imported, import};
 pub use library::Library;
 pub use source::Sources;
@@ -45,13 +48,18 @@ pub struct Choices {
     pub layers: Option<Vec<usize>>,
 }
 
+/// More findings than this help nobody; the rest is counted.
+const MOST_SHOWN: usize = 40;
+
 /// A spec that was read: the model if there was no error, and everything that is to be said about it.
 #[derive(Debug)]
 pub struct Checked {
     /// The model level, absent if a diagnostic is an error.
     pub model: Option<Model>,
-    /// Errors and warnings, most important first.
+    /// Errors, then warnings, each in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
+    /// How many more there are than are listed.
+    pub hidden: usize,
     /// The files that spans point into.
     pub sources: Sources,
 }
@@ -74,9 +82,14 @@ pub fn check_text(name: &str, text: &str, library: &Library, choices: &Choices) 
 
 fn checked(model: Option<Model>, mut diagnostics: Vec<Diagnostic>, sources: Sources) -> Checked {
     diagnostics.iter_mut().for_each(Diagnostic::point_at_the_users_file);
-    diagnostics.sort_by_key(|d| d.severity);
+    let place = |d: &Diagnostic| d.primary.as_ref().map(|l| l.span);
+    let mut told = std::collections::HashSet::new();
+    diagnostics.retain(|d| told.insert((d.code, place(d), place(d).is_none().then(|| d.message.clone()))));
+    diagnostics.sort_by_key(|d| (d.severity, place(d).map(|s| (s.file, s.start))));
     let model = model.filter(|_| !has_errors(&diagnostics));
-    Checked { model, diagnostics, sources }
+    let hidden = diagnostics.len().saturating_sub(MOST_SHOWN);
+    diagnostics.truncate(MOST_SHOWN);
+    Checked { model, diagnostics, hidden, sources }
 }
 
 fn read(
@@ -112,7 +125,9 @@ fn from_text(
     out: &mut Vec<Diagnostic>,
 ) -> Option<Model> {
     let merged = merge::load(name, text, folder, library, sources, out)?;
-    let facts = facts::resolve(&merged, choices, sources, out)?;
-    let program = parser::program(&merged, library, sources, out)?;
-    elab::elaborate(facts, &program, out)
+    let facts = facts::resolve(&merged, choices, sources, out);
+    let program = parser::program(&merged, library, sources, out);
+    names::check(&merged, &program, out);
+    // Types need facts; names do not.
+    elab::elaborate(facts?, &program, out)
 }

@@ -25,7 +25,7 @@ const TABLES: [(&str, &[&str]); 15] = [
     ("shard", &[]),
     ("weights", &[]),
     ("layer", &["weights"]),
-    ("import", &["dims", "values", "schedule", "runtime"]),
+    ("import", &["dims", "values", "options", "schedule", "runtime"]),
     ("runtime", &[]),
     ("lints", &[]),
     ("blocks", &[]),

@@ -1,8 +1,9 @@
 //! Axes: broadcasting by name, product axes seen as their factors (clause R6).
 
+use super::Elab;
 use super::value::Tensor;
-use super::{Elab, Res};
 use crate::Diagnostic;
+use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, Extent, Op, Span, TensorType};
 
 impl Elab<'_> {
@@ -28,7 +29,7 @@ impl Elab<'_> {
         let mut axes: Vec<Axis> = Vec::new();
         for t in &operands {
             axes = union(&axes, &t.ty.axes).map_err(|name| {
-                Box::new(
+                Stop::from(
                     Diagnostic::error("B0211", format!("the axis `{name}` has two lengths here"))
                         .at(span, "operands cannot be aligned"),
                 )
@@ -86,11 +87,11 @@ impl Elab<'_> {
             None => {
                 let have = t.axis_names();
                 let known: Vec<String> = t.ty.axes.iter().map(|a| a.name.clone()).collect();
-                Err(Box::new(
+                refuse(
                     Diagnostic::error("B0212", format!("the value has no axis `{axis}`"))
                         .at(span, format!("its axes are {have}"))
                         .nearest(axis, known.iter().map(String::as_str)),
-                ))
+                )
             }
         }
     }
@@ -100,10 +101,10 @@ impl Elab<'_> {
         let last = t.ty.axes.last().cloned();
         match last {
             Some(axis) if !axis.is_rows() => Ok(axis),
-            _ => Err(Box::new(
+            _ => refuse(
                 Diagnostic::error("B0213", "a value with a fixed innermost axis is expected")
                     .at(span, format!("its axes are {}", t.axis_names())),
-            )),
+            ),
         }
     }
 }

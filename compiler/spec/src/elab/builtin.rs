@@ -1,14 +1,15 @@
 //! Calls: the spec's own functions first, then the builtins of `docs/ops.md`.
 
+use super::Elab;
 use super::expr::unsupported;
 use super::value::{Tensor, Val};
-use super::{Elab, Res};
 use crate::Diagnostic;
 use crate::ast::{Expr, ExprKind, FunctionKind, Ident};
+use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, Binary, ConstExpr, ConstUnary, DType, Op, Order, ReduceOp, Span, TensorType, TopWhat, Unary};
 
 /// Builtins by name with the least and the most positional arguments and the named ones.
-const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
+pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
     ("linear", 2, 2, &[]),
     ("dot", 2, 2, &["over"]),
     ("attend", 3, 3, &["scale"]),
@@ -41,16 +42,20 @@ const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
     ("walk", 4, 4, &[]),
 ];
 
+/// What constants may be made with besides operators.
+pub(crate) const CONST_FUNCTIONS: [&str; 10] =
+    ["sqrt", "abs", "exp", "log", "sin", "cos", "iota", "where", "min", "max"];
+
 impl Elab<'_> {
     pub(super) fn call(&mut self, function: &Ident, args: &[Expr], named: &[(Ident, Expr)], span: Span) -> Res<Val> {
         if let Some(found) = self.program.function(&function.text) {
             self.read.insert(("blocks", function.text.clone()));
             if let Some((name, _)) = named.first() {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0261", "arguments of a spec's function are positional")
                         .at(name.span, "named here")
                         .note(Some(found.name.span), "declared here"),
-                ));
+                );
             }
             let mut values = Vec::new();
             for arg in args {
@@ -70,31 +75,34 @@ impl Elab<'_> {
             };
         }
         let name = function.text.as_str();
+        if self.program.broken.contains(name) {
+            return Err(Stop::Told);
+        }
         let Some((_, least, most, known)) = BUILTINS.iter().find(|(n, ..)| *n == name) else {
             let names: Vec<&str> = BUILTINS
                 .iter()
                 .map(|b| b.0)
                 .chain(self.program.functions.iter().map(|f| f.name.text.as_str()))
                 .collect();
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0262", format!("there is no function `{name}`"))
                     .at(function.span, "unknown")
                     .nearest(name, names),
-            ));
+            );
         };
         if args.len() < *least || args.len() > *most {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0224", format!("`{name}` takes {least} arguments and gets {}", args.len()))
                     .at(span, format!("{} here", args.len()))
                     .help(format!("docs/ops.md#{name} has its form")),
-            ));
+            );
         }
         if let Some((wrong, _)) = named.iter().find(|(n, _)| !known.contains(&n.text.as_str())) {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0263", format!("`{name}` has no argument `{}`", wrong.text))
                     .at(wrong.span, "unknown")
                     .nearest(&wrong.text, known.iter().copied()),
-            ));
+            );
         }
         let keyword = |wanted: &str| named.iter().find(|(n, _)| n.text == wanted).map(|(_, e)| e);
         self.builtin(name, args, keyword("over"), [keyword("scale"), keyword("at")], span)
@@ -174,7 +182,7 @@ impl Elab<'_> {
                 let vector = self.iota(&args[0])?;
                 return Ok(Val::Vector(vector));
             }
-            _ => return Err(unsupported(&format!("calls of `{name}`"), span)),
+            _ => return refuse(unsupported(&format!("calls of `{name}`"), span)),
         };
         Ok(Val::Tensor(t))
     }
@@ -185,7 +193,7 @@ impl Elab<'_> {
             let val = self.expr(e, None)?;
             out.push(self.tensor(val, e.span)?);
         }
-        out.try_into().map_err(|_| Box::new(Diagnostic::error("B0224", format!("{N} arguments are expected"))))
+        out.try_into().map_err(|_| Diagnostic::error("B0224", format!("{N} arguments are expected")).into())
     }
 
     fn pair(&mut self, op: Binary, args: &[Expr], span: Span) -> Res<Tensor> {
@@ -208,7 +216,7 @@ impl Elab<'_> {
             return Ok((t, axis));
         };
         let ExprKind::Name(name) = &over.kind else {
-            return Err(Box::new(Diagnostic::error("B0264", "`over` names an axis").at(over.span, "another thing")));
+            return refuse(Diagnostic::error("B0264", "`over` names an axis").at(over.span, "another thing"));
         };
         let t = self.with_axis(t, name, over.span)?;
         let axis = t.ty.axes.iter().find(|a| a.name == *name).cloned();
@@ -217,10 +225,10 @@ impl Elab<'_> {
                 self.check_loop_axis(&axis, span)?;
                 Ok((t, axis))
             }
-            _ => Err(Box::new(
+            _ => refuse(
                 Diagnostic::error("B0265", format!("`{name}` is an axis of rows, and rows stay apart"))
                     .at(over.span, "cannot be reduced"),
-            )),
+            ),
         }
     }
 
@@ -228,11 +236,11 @@ impl Elab<'_> {
         if !self.frame().loop_axes.contains(&axis.name) {
             return Ok(());
         }
-        Err(Box::new(
+        refuse(
             Diagnostic::error("B0266", format!("one step of the loop sees a single index of `{}`", axis.name))
                 .at(span, "cannot run over it here")
                 .help("do it after the loop"),
-        ))
+        )
     }
 
     fn reduce(&mut self, e: &Expr, over: Option<&Expr>, op: ReduceOp, span: Span) -> Res<(Tensor, Axis)> {
@@ -272,17 +280,17 @@ impl Elab<'_> {
             }
             (_, Val::Const(c)) => (c.number(), None),
             (_, other) => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0267", "how many is a constant")
                         .at(e.span, format!("this is {}", other.what())),
-                ));
+                );
             }
         };
         match number {
             Some(k) if k >= 1.0 && k.fract() == 0.0 && k <= length as f64 => {
                 Ok((k as u64, name.unwrap_or_else(|| format!("{}", k as u64))))
             }
-            _ => Err(Box::new(
+            _ => refuse(
                 Diagnostic::error("B0268", format!("{} of {length} cannot be taken", number.unwrap_or(f64::NAN)))
                     .at(e.span, "how many")
                     .note(
@@ -294,14 +302,14 @@ impl Elab<'_> {
                         format!("`{}` has {length} entries", axis.name),
                     )
                     .help(format!("a whole number from 1 to {length}")),
-            )),
+            ),
         }
     }
 
     fn select(&mut self, e: &Expr, k: &Expr, over: Option<&Expr>, what: TopWhat, span: Span) -> Res<Tensor> {
         let (t, axis) = self.along(e, over, span)?;
         let (k, into) = self.count(k, &axis)?;
-        let Some(at) = t.ty.axis(&axis.name) else { return Err(unsupported("such axes", span)) };
+        let Some(at) = t.ty.axis(&axis.name) else { return refuse(unsupported("such axes", span)) };
         let mut axes = t.ty.axes.clone();
         axes[at] = Axis::fixed(into.clone(), k);
         let mut ty = TensorType::new(t.ty.dtype, axes);
@@ -324,10 +332,10 @@ impl Elab<'_> {
     fn choose(&mut self, args: &[Expr], span: Span) -> Res<Tensor> {
         let operands = self.tensors::<3>(args)?;
         if operands[0].ty.dtype != DType::Bool {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0248", "a truth value decides `where`")
                     .at(args[0].span, format!("this is {}", operands[0].ty)),
-            ));
+            );
         }
         let (operands, axes, merges) = self.aligned(operands.to_vec(), span)?;
         let t = self.emit(Op::Select, &operands, TensorType::new(DType::F32, axes), span)?;
@@ -341,11 +349,11 @@ impl Elab<'_> {
         let half = match self.resolved.facts.products.get(&last.name).map(Vec::as_slice) {
             Some([two, half]) if two == "2" => half.clone(),
             _ => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0269", format!("`{}` is not declared to have two halves", last.name))
                         .at(span, format!("the innermost axis is `{}`", last.name))
                         .help(format!("write [axes] {} = \"2.half\"", last.name)),
-                ));
+                );
             }
         };
         let len = super::axes::fixed(&last) / 2;
@@ -356,7 +364,7 @@ impl Elab<'_> {
         let mut part = |start: u64| {
             let op = Op::Slice { axis: last.name.clone(), start, len, into: Some(half.clone()) };
             let out = self.emit(op, std::slice::from_ref(&t), ty.clone(), span)?;
-            Ok::<_, Box<Diagnostic>>(Tensor { value: t.value, origin: t.origin, ..out })
+            Ok::<_, Stop>(Tensor { value: t.value, origin: t.origin, ..out })
         };
         Ok((part(0)?, part(len)?))
     }
@@ -372,11 +380,11 @@ impl Elab<'_> {
             .find(|(_, f)| f.len() == 2 && f[0] == "2" && f[1] == la.name && la == lb)
             .map(|(p, _)| p.clone());
         let Some(axis) = whole.and_then(|p| self.resolved.facts.axis(&p)) else {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0270", format!("no axis consists of `{}` and `{}`", la.name, lb.name))
                     .at(span, "joined here")
                     .help("declare [axes] whole = \"2.half\" and join its two halves"),
-            ));
+            );
         };
         let value = a.value && b.value && a.ty.dtype == b.ty.dtype;
         let dtype = if a.ty.dtype == b.ty.dtype { a.ty.dtype } else { DType::F32 };

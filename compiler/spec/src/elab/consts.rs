@@ -1,9 +1,11 @@
 //! Constants (clause R5): untyped ones in binary64, `: f32` ones operator by operator in binary32.
 
+use super::Elab;
+use super::builtin::CONST_FUNCTIONS;
 use super::value::{Val, Vector};
-use super::{Elab, Res};
 use crate::Diagnostic;
 use crate::ast::{BinaryOp, Expr, ExprKind};
+use crate::stop::{Res, refuse};
 use ir::{Axis, ConstBinary, ConstExpr, ConstUnary, Span};
 
 /// Longest constant vector.
@@ -17,11 +19,11 @@ impl Elab<'_> {
             Val::Const(c) if narrow => match c.number() {
                 Some(x) => Val::Const(ConstExpr::Num(x as f32 as f64)),
                 None => {
-                    return Err(Box::new(
+                    return refuse(
                         Diagnostic::error("B0291", "a constant typed f32 cannot depend on the layer")
                             .at(e.span, "uses the layer's index")
                             .help("leave the type away: it rounds to f32 where it is used"),
-                    ));
+                    );
                 }
             },
             Val::Vector(mut v) if narrow => {
@@ -64,14 +66,11 @@ impl Elab<'_> {
                     "sin" => (libm::sin, None),
                     "cos" => (libm::cos, None),
                     other => {
-                        return Err(Box::new(
+                        return refuse(
                             Diagnostic::error("B0292", format!("`{other}` is no function of constants"))
                                 .at(function.span, "in a constant")
-                                .nearest(
-                                    other,
-                                    ["sqrt", "abs", "exp", "log", "sin", "cos", "iota", "where", "min", "max"],
-                                ),
-                        ));
+                                .nearest(other, CONST_FUNCTIONS),
+                        );
                     }
                 };
                 let val = self.fold(&args[0], narrow)?;
@@ -87,11 +86,11 @@ impl Elab<'_> {
                     ("max", 2) => |x| x[0].max(x[1]),
                     ("where", 3) => |x| if x[0] != 0.0 { x[1] } else { x[2] },
                     (name, n) => {
-                        return Err(Box::new(
+                        return refuse(
                             Diagnostic::error("B0292", format!("`{name}` of {n} values is no function of constants"))
                                 .at(function.span, "in a constant")
                                 .help("min(a, b), max(a, b) and where(condition, a, b) are"),
-                        ));
+                        );
                     }
                 };
                 self.zip(values, narrow, e.span, f)
@@ -99,11 +98,11 @@ impl Elab<'_> {
             _ => match self.expr(e, None)? {
                 Val::Layer => Ok(Val::Const(ConstExpr::Layer)),
                 val @ (Val::Const(_) | Val::Vector(_)) => Ok(val),
-                other => Err(Box::new(
+                other => refuse(
                     Diagnostic::error("B0293", "a constant is computed from constants")
                         .at(e.span, format!("this is {}", other.what()))
                         .help("leave `const` away to compute it at run time"),
-                )),
+                ),
             },
         }
     }
@@ -113,13 +112,13 @@ impl Elab<'_> {
             (Val::Const(c), Some(op)) if c.number().is_none() => self.sized(ConstExpr::Unary(op, Box::new(c)), span),
             (Val::Const(c), _) => match c.number() {
                 Some(x) => Ok(Val::Const(ConstExpr::Num(rounded(f(rounded(x, narrow)), narrow)))),
-                None => Err(per_layer(span)),
+                None => refuse(per_layer(span)),
             },
             (Val::Vector(mut v), _) => {
                 v.data.iter_mut().for_each(|x| *x = rounded(f(rounded(*x, narrow)), narrow));
                 Ok(Val::Vector(v))
             }
-            _ => Err(per_layer(span)),
+            _ => refuse(per_layer(span)),
         }
     }
 
@@ -154,9 +153,9 @@ impl Elab<'_> {
             }
             Val::Const(c) => match c.number() {
                 Some(x) => Ok(Vector { axes: Vec::new(), data: vec![rounded(x, narrow)] }),
-                None => Err(per_layer(span)),
+                None => refuse(per_layer(span)),
             },
-            _ => Err(per_layer(span)),
+            _ => refuse(per_layer(span)),
         }
     }
 
@@ -166,11 +165,11 @@ impl Elab<'_> {
         let mut axes: &[Axis] = &[];
         for v in values.iter().filter(|v| !v.axes.is_empty()) {
             if !axes.is_empty() && axes != v.axes.as_slice() {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0294", "two constant vectors have different axes")
                         .at(span, format!("`{}` and `{}`", axes[0].name, v.axes[0].name))
                         .help("vectors combine entry by entry"),
-                ));
+                );
             }
             axes = &v.axes;
         }
@@ -196,11 +195,11 @@ impl Elab<'_> {
             }
             _ => {
                 let known: Vec<&str> = self.resolved.facts.dims.keys().map(String::as_str).collect();
-                Err(Box::new(
+                refuse(
                     Diagnostic::error("B0295", "`iota` counts along a dimension of at most 2^20 entries")
                         .at(e.span, "not such a dimension")
                         .nearest(if let ExprKind::Name(n) = &e.kind { n } else { "" }, known),
-                ))
+                )
             }
         }
     }
@@ -223,9 +222,6 @@ fn symbol(op: BinaryOp) -> Option<ConstBinary> {
     })
 }
 
-fn per_layer(span: Span) -> Box<Diagnostic> {
-    Box::new(
-        Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only")
-            .at(span, "another operation"),
-    )
+fn per_layer(span: Span) -> Diagnostic {
+    Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only").at(span, "another operation")
 }

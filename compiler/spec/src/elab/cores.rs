@@ -1,10 +1,11 @@
 //! The heavy operations: products with weights, products of values, the cache.
 
+use super::Elab;
 use super::axes::fixed;
 use super::value::{Origin, Tensor, Val};
-use super::{Elab, Res};
 use crate::Diagnostic;
 use crate::ast::Expr;
+use crate::stop::{Res, refuse};
 use ir::{Axis, DType, KvRef, Op, Order, Span, TensorType, Type};
 
 impl Elab<'_> {
@@ -30,12 +31,12 @@ impl Elab<'_> {
         let shared = x.ty.axes.iter().rev().zip(own.iter().rev()).take_while(|(a, b)| a == b).count();
         if shared == 0 {
             let names: Vec<&str> = own.iter().map(|a| a.name.as_str()).collect();
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0281", "`linear` contracts the axes that end both operands, and there are none")
                     .at(x_span, format!("its axes are {}", x.axis_names()))
                     .note(Some(w_span), format!("its axes are [{}]", names.join(", ")))
                     .help("the last axes of x must be the last axes of the weight"),
-            ));
+            );
         }
         let contract: Vec<String> = own[own.len() - shared..].iter().map(|a| a.name.clone()).collect();
         let mut axes: Vec<Axis> = x.ty.axes[..x.ty.axes.len() - shared].to_vec();
@@ -45,11 +46,11 @@ impl Elab<'_> {
         axes.extend(own[..own.len() - shared].iter().cloned());
         for (i, a) in axes.iter().enumerate() {
             if axes[..i].iter().any(|b| b.name == a.name) {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0282", format!("the result would have the axis `{}` twice", a.name))
                         .at(span, "in this product")
                         .help(format!("rename one of them before: `x as other_{}`", a.name)),
-                ));
+                );
             }
         }
         let mut operands = vec![x, weight];
@@ -73,11 +74,11 @@ impl Elab<'_> {
     fn cache_kind(&mut self, e: &Expr) -> Res<KvRef> {
         match self.expr(e, None)? {
             Val::Kv(kv) => Ok(kv),
-            other => Err(Box::new(
+            other => refuse(
                 Diagnostic::error("B0283", "a cache kind is expected")
                     .at(e.span, format!("this is {}", other.what()))
                     .help("write kv.name or kv[l.column]"),
-            )),
+            ),
         }
     }
 
@@ -106,14 +107,14 @@ impl Elab<'_> {
                 let declared = self.resolved.facts.kv_kind(&name).map(|k| k.k.clone()).unwrap_or_default();
                 if rest != declared || rows.len() != 1 {
                     let names: Vec<&str> = declared.iter().map(|a| a.name.as_str()).collect();
-                    return Err(Box::new(
+                    return refuse(
                         Diagnostic::error(
                             "B0284",
                             format!("a {which} row of `{name}` has axes [{}]", names.join(", ")),
                         )
                         .at(e.span, format!("this has axes {}", t.axis_names()))
                         .help("store one row per token"),
-                    ));
+                    );
                 }
             }
             operands.push(t);
@@ -130,9 +131,7 @@ impl Elab<'_> {
         if t.ty.dtype == DType::I32 && t.ty.axes.len() == 1 && t.ty.axes[0].is_rows() {
             return Ok(t);
         }
-        Err(Box::new(
-            Diagnostic::error("B0285", "`at` gives one position per row").at(e.span, format!("this is {}", t.ty)),
-        ))
+        refuse(Diagnostic::error("B0285", "`at` gives one position per row").at(e.span, format!("this is {}", t.ty)))
     }
 
     /// `attend(q, cache, mask, scale = number)`: the result has q's axes.
@@ -141,30 +140,30 @@ impl Elab<'_> {
         let (cache, kv) = match self.expr(&args[1], None)? {
             Val::Cache(id, kv) => (id, kv),
             other => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0283", "`attend` reads a cache after its store")
                         .at(args[1].span, format!("this is {}", other.what()))
                         .help("write attend(q, store(kv.name, k, v), causal, scale = …)"),
-                ));
+                );
             }
         };
         let mask = match self.expr(&args[2], None)? {
             Val::Mask(mask) => mask,
             other => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0286", "the mask is `causal` or `all`")
                         .at(args[2].span, format!("this is {}", other.what())),
-                ));
+                );
             }
         };
         let scale = match scale.map(|e| self.expr(e, None)).transpose()? {
             Some(Val::Const(c)) if c.number().is_some() => c,
             _ => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0287", "`attend` needs the factor on its scores")
                         .at(span, "no constant `scale`")
                         .help("write scale = n ** -0.5, n the elements of a head"),
-                ));
+                );
             }
         };
         self.check_heads(&q, &kv, args[0].span)?;
@@ -190,7 +189,7 @@ impl Elab<'_> {
                 let wanted = format!("[rows, multiple of {} heads, {}]", fixed(kv_heads), elements.name);
                 let heads = q.ty.axes.iter().rev().nth(1);
                 let sizes: Vec<String> = q.ty.axes.iter().map(|a| format!("{} = {}", a.name, fixed(a))).collect();
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0288", format!("queries of `{name}` have axes {wanted}"))
                         .at(span, format!("here {}", sizes.join(", ").replace("= 0", "= rows")))
                         .note(
@@ -202,7 +201,7 @@ impl Elab<'_> {
                             heads.map_or_else(String::new, |h| format!("{} = {}", h.name, fixed(h))),
                         )
                         .help("query heads are shared out evenly among KV heads"),
-                ));
+                );
             }
         }
         Ok(())

@@ -1,13 +1,17 @@
 //! Expressions: names, operators, indexing, calls.
 
+use super::Elab;
 use super::value::{Origin, Tensor, Val, WeightVal};
-use super::{Elab, Res};
 use crate::Diagnostic;
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Stmt};
 use crate::facts::Value;
+use crate::stop::{Res, Stop, refuse};
 use ir::{
     Axis, Binary, ConstBinary, ConstExpr, ConstUnary, DType, KvRef, Mask, Op, Scope, Span, TensorType, Unary, WeightRef,
 };
+
+/// Names with a meaning of their own.
+pub(crate) const WORDS: [&str; 8] = ["inf", "none", "causal", "all", "W", "kv", "options", "target"];
 
 impl Elab<'_> {
     /// Elaborates an expression. `hint` is the dtype of the name it is bound to, which a `for … yield` rounds to.
@@ -40,8 +44,10 @@ impl Elab<'_> {
     }
 
     fn name(&mut self, name: &str, span: Span) -> Res<Val> {
-        if let Some(val) = self.lookup(name) {
-            return Ok(val);
+        match self.lookup(name) {
+            Some(Val::Unknown) => return Err(Stop::Told),
+            Some(val) => return Ok(val),
+            None => {}
         }
         if let Some(n) = self.resolved.facts.dims.get(name) {
             self.read.insert(("dims", name.to_owned()));
@@ -53,6 +59,7 @@ impl Elab<'_> {
         match self.resolved.values.get(name) {
             Some((_, Value::Number(x))) => return Ok(Val::Const(ConstExpr::Num(*x))),
             Some((_, Value::None)) => return Ok(Val::None),
+            Some((_, Value::Truth(b))) => return Ok(Val::Truth(*b)),
             Some((_, Value::Group(_))) => return Ok(Val::Root(name.to_owned())),
             None => {}
         }
@@ -62,14 +69,14 @@ impl Elab<'_> {
             "causal" => Ok(Val::Mask(Mask::Causal)),
             "all" => Ok(Val::Mask(Mask::All)),
             "W" | "kv" | "options" => Ok(Val::Root(name.to_owned())),
-            "target" => Err(unsupported("values of a target spec", span)),
+            "target" => refuse(unsupported("values of a target spec", span)),
             _ => {
                 let known = self.known_names();
-                Err(Box::new(
+                refuse(
                     Diagnostic::error("B0241", format!("the name `{name}` has no meaning here"))
                         .at(span, "unknown")
                         .nearest(name, known.iter().map(String::as_str)),
-                ))
+                )
             }
         }
     }
@@ -86,10 +93,10 @@ impl Elab<'_> {
 
     fn field(&mut self, base: &Expr, field: &Ident) -> Res<Val> {
         let wrong = |what: &str| {
-            Err(Box::new(
+            refuse(
                 Diagnostic::error("B0242", format!("{what} has no parts"))
                     .at(base.span, format!("`.{}` is asked of it", field.text)),
-            ))
+            )
         };
         match self.expr(base, None)? {
             Val::Layer if field.text == "index" => Ok(Val::Const(ConstExpr::Layer)),
@@ -100,11 +107,11 @@ impl Elab<'_> {
                     self.read.insert(("schedule", field.text.clone()));
                     return Ok(Val::Column(field.text.clone()));
                 }
-                Err(Box::new(
+                refuse(
                     Diagnostic::error("B0243", format!("the schedule has no column `{}`", field.text))
                         .at(field.span, "unknown")
                         .nearest(&field.text, known.iter().map(String::as_str)),
-                ))
+                )
             }
             Val::Root(root) => self.root_field(&root, field),
             other => wrong(other.what()),
@@ -113,11 +120,11 @@ impl Elab<'_> {
 
     fn root_field(&mut self, root: &str, field: &Ident) -> Res<Val> {
         let unknown = |known: Vec<String>, what: &str| {
-            Err(Box::new(
+            refuse(
                 Diagnostic::error("B0244", format!("there is no {what} `{}`", field.text))
                     .at(field.span, "unknown")
                     .nearest(&field.text, known.iter().map(String::as_str)),
-            ))
+            )
         };
         match root {
             "W" => self.weight(field),
@@ -163,7 +170,7 @@ impl Elab<'_> {
                     .at(field.span, "unknown")
                     .nearest(&field.text, known),
             };
-            return Err(Box::new(d));
+            return refuse(d);
         };
         let (scope, ty) = (weight.scope, weight.ty());
         if let Some(when) = &weight.when {
@@ -175,7 +182,7 @@ impl Elab<'_> {
                     Some(kind) => format!("here the layer is {kind}"),
                     None => "here the layer may be of another kind".to_owned(),
                 };
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error(
                         "B0246",
                         format!("`W.{}` exists only where {} is {}", field.text, when.column, when.kind),
@@ -183,7 +190,7 @@ impl Elab<'_> {
                     .at(field.span, at)
                     .note(weight.span, "declared with this condition")
                     .help(format!("use it inside match l.{} {{ {} {{ … }} }}", when.column, when.kind)),
-                ));
+                );
             }
         }
         self.used.insert((scope, field.text.clone()));
@@ -219,10 +226,10 @@ impl Elab<'_> {
                 }
             }
             Val::Layer => self.tensor(Val::Const(ConstExpr::Layer), span),
-            other => Err(Box::new(
+            other => refuse(
                 Diagnostic::error("B0247", "a tensor or a number is expected")
                     .at(span, format!("this is {}", other.what())),
-            )),
+            ),
         }
     }
 
@@ -239,9 +246,7 @@ impl Elab<'_> {
             return Ok(());
         }
         let wanted = if wants_bool { "a truth value" } else { "numbers" };
-        Err(Box::new(
-            Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty)),
-        ))
+        refuse(Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty)))
     }
 
     fn operator(&mut self, op: BinaryOp, left: Val, right: Val, span: Span) -> Res<Val> {
@@ -263,9 +268,7 @@ impl Elab<'_> {
             BinaryOp::Ge => return self.operator(BinaryOp::Le, right, left, span),
             BinaryOp::Pow => return self.power(left, right, span),
             BinaryOp::Rem => {
-                return Err(Box::new(
-                    Diagnostic::error("B0249", "`%` works on constants only").at(span, "run-time operands"),
-                ));
+                return refuse(Diagnostic::error("B0249", "`%` works on constants only").at(span, "run-time operands"));
             }
         };
         let (a, b) = (self.tensor(left, span)?, self.tensor(right, span)?);
@@ -297,11 +300,11 @@ impl Elab<'_> {
                 self.binary(Binary::Div, one, x, span)?
             }
             _ => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0250", "the exponent of a run-time value is 2, 0.5, -0.5 or -1")
                         .at(span, "another exponent")
                         .help("write the product out, or compute the power as a `const`"),
-                ));
+                );
             }
         };
         Ok(Val::Tensor(t))
@@ -321,9 +324,7 @@ impl Elab<'_> {
     fn index(&mut self, base: &Expr, items: &[Expr], span: Span) -> Res<Val> {
         let base_val = self.expr(base, None)?;
         let [item] = items else {
-            return Err(Box::new(
-                Diagnostic::error("B0251", "one index is expected").at(span, "another number of them"),
-            ));
+            return refuse(Diagnostic::error("B0251", "one index is expected").at(span, "another number of them"));
         };
         let item_val = self.expr(item, None)?;
         match (base_val, item_val) {
@@ -341,15 +342,15 @@ impl Elab<'_> {
                 let axis = match (&ids.ty.indexes, t.ty.axes.first()) {
                     (Some(axis), _) => axis.clone(),
                     (None, Some(first)) => first.name.clone(),
-                    (None, None) => return Err(no_axes(span)),
+                    (None, None) => return refuse(no_axes(span)),
                 };
                 let t = self.with_axis(t, &axis, span)?;
                 self.gather(t, ids, &axis, span).map(Val::Tensor)
             }
-            (_, other) => Err(Box::new(
+            (_, other) => refuse(
                 Diagnostic::error("B0252", "an index is an integer tensor or a constant")
                     .at(item.span, format!("this is {}", other.what())),
-            )),
+            ),
         }
     }
 
@@ -361,11 +362,11 @@ impl Elab<'_> {
         };
         if let Some(missing) = kinds.iter().find(|k| self.resolved.facts.kv_kind(k).is_none()) {
             let have: Vec<&str> = self.resolved.facts.kv.iter().map(|k| k.name.as_str()).collect();
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0253", format!("layers of the kind `{missing}` have no cache kind of that name"))
                     .at(span, format!("cache kinds are {}", have.join(", ")))
                     .help(format!("declare [kv] {missing} = {{ … }}")),
-            ));
+            );
         }
         self.read.extend(kinds.iter().map(|k| ("kv", k.clone())));
         Ok(Val::Kv(match known {
@@ -376,15 +377,15 @@ impl Elab<'_> {
 
     /// `x[2]`: one element of the first fixed axis.
     fn element(&mut self, t: Tensor, at: &ConstExpr, span: Span) -> Res<Val> {
-        let Some(axis) = t.ty.axes.iter().find(|a| !a.is_rows()).cloned() else { return Err(no_axes(span)) };
+        let Some(axis) = t.ty.axes.iter().find(|a| !a.is_rows()).cloned() else { return refuse(no_axes(span)) };
         let length = super::axes::fixed(&axis);
         let start = match at.number() {
             Some(x) if x >= 0.0 && x.fract() == 0.0 && (x as u64) < length => x as u64,
             _ => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0254", format!("the index is no whole number below {length}"))
                         .at(span, format!("`{}` has {length} entries", axis.name)),
-                ));
+                );
             }
         };
         let axes = t.ty.axes.iter().filter(|a| a.name != axis.name).cloned().collect();
@@ -399,15 +400,15 @@ impl Elab<'_> {
         if fits {
             return Ok(());
         }
-        Err(Box::new(
+        refuse(
             Diagnostic::error("B0252", format!("an index along `{}` is expected", axis.name))
                 .at(span, format!("this is {}", ids.ty)),
-        ))
+        )
     }
 
     /// Picks along an axis; axes that both have are aligned.
     pub(super) fn gather(&mut self, t: Tensor, ids: Tensor, axis: &str, span: Span) -> Res<Tensor> {
-        let Some(at) = t.ty.axis(axis) else { return Err(no_axes(span)) };
+        let Some(at) = t.ty.axis(axis) else { return refuse(no_axes(span)) };
         self.check_index(&ids, &t.ty.axes[at].clone(), span)?;
         let fresh: Vec<Axis> = ids.ty.axes.iter().filter(|a| t.ty.axis(&a.name).is_none()).cloned().collect();
         let mut axes = t.ty.axes.clone();
@@ -427,14 +428,14 @@ impl Elab<'_> {
         let length = super::axes::fixed(&last);
         match self.resolved.facts.dims.get(&name.text) {
             Some(n) if *n != length => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error(
                         "B0255",
                         format!("`{}` has {n} entries, `{}` has {length}", name.text, last.name),
                     )
                     .at(span, "renamed here")
                     .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries")),
-                ));
+                );
             }
             _ => {}
         }
@@ -450,10 +451,10 @@ impl Elab<'_> {
     /// `for a, b in x, y { … yield e }`: the body over a whole axis at once; one step sees a single index of it.
     fn for_yield(&mut self, vars: &[Ident], over: &[Expr], body: &[Stmt], hint: Option<DType>, span: Span) -> Res<Val> {
         if vars.len() != over.len() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0256", format!("{} names walk over {} values", vars.len(), over.len()))
                     .at(span, "one name for each value"),
-            ));
+            );
         }
         let mut scope = std::collections::HashMap::new();
         let mut axis: Option<Axis> = None;
@@ -462,42 +463,45 @@ impl Elab<'_> {
             let t = self.settle(val, None, e.span, None)?;
             let last = self.last_axis(&t, e.span)?;
             if let Some(first) = axis.as_ref().filter(|a| **a != last) {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error(
                         "B0257",
                         format!("the loop walks along `{}` and `{}` at once", first.name, last.name),
                     )
                     .at(e.span, format!("its last axis is `{}`", last.name)),
-                ));
+                );
             }
             axis = Some(last);
             scope.insert(var.text.clone(), Val::Tensor(t));
         }
-        let Some(axis) = axis else { return Err(no_axes(span)) };
+        let Some(axis) = axis else { return refuse(no_axes(span)) };
         let depth = self.frame().scopes.len();
         self.frame().loop_scopes.push(depth);
         self.frame().scopes.push(scope);
         self.frame().loop_axes.push(axis.name.clone());
-        let done = self.statements(body, None);
+        let before = self.found.stops;
+        self.statements(body, None);
         self.frame().loop_axes.pop();
         self.frame().loop_scopes.pop();
         self.frame().scopes.pop();
         let yielded = self.frame().yielded.take();
-        done?;
+        if self.found.stops > before {
+            return Err(Stop::Told);
+        }
         let Some(value) = yielded else {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0258", "the loop yields nothing")
                     .at(span, "no `yield` in its body")
                     .help("end the body with `yield value`"),
-            ));
+            );
         };
         let t = self.settle(value, hint, span, None)?;
         if t.ty.axis(&axis.name).is_none() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0259", "what the loop yields does not depend on the loop")
                     .at(span, format!("the value has axes {}", t.axis_names()))
                     .help("compute it before the loop"),
-            ));
+            );
         }
         Ok(Val::Tensor(Tensor { origin: Origin::default(), ..t.into_value() }))
     }
@@ -522,10 +526,10 @@ fn const_op(op: BinaryOp) -> Option<ConstBinary> {
     })
 }
 
-fn no_axes(span: Span) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("B0260", "a value with an axis to pick along is expected").at(span, "it has none"))
+fn no_axes(span: Span) -> Diagnostic {
+    Diagnostic::error("B0260", "a value with an axis to pick along is expected").at(span, "it has none")
 }
 
-pub(super) fn unsupported(what: &str, span: Span) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("B0090", format!("{what} are not supported yet")).at(span, "used here"))
+pub(super) fn unsupported(what: &str, span: Span) -> Diagnostic {
+    Diagnostic::error("B0090", format!("{what} are not supported yet")).at(span, "used here")
 }

@@ -1,9 +1,10 @@
 //! Entries and functions: parameters, results, one block per set of argument types and constants.
 
 use super::value::{Origin, Tensor, Val};
-use super::{Elab, Frame, FrameKind, Instance, MAX_CALLS, Res};
+use super::{Elab, Frame, FrameKind, Instance, MAX_CALLS};
 use crate::Diagnostic;
 use crate::ast::{Function, Param, TypeAst};
+use crate::stop::{Res, Stop, refuse};
 use ir::{Block, DType, Op, Span, TensorType, Type};
 
 impl Elab<'_> {
@@ -22,8 +23,9 @@ impl Elab<'_> {
             let t = Tensor { id, ty, value: true, origin: Origin::default() };
             self.declare(&param.name.text, Val::Tensor(t));
         }
-        self.statements(&function.body, None)?;
-        let results = self.results(function)?;
+        let before = self.found.stops;
+        self.statements(&function.body, None);
+        let results = self.results(function, before)?;
         self.outputs(&results);
         let frame = self.frames.pop();
         let graph = frame.map(|f| f.builder.finish()).unwrap_or_default();
@@ -33,31 +35,35 @@ impl Elab<'_> {
     fn entry_param(&self, param: &Param) -> Res<TensorType> {
         let declared = param.ty.as_ref().and_then(|t| Some((t.dtype?, t.axes.as_ref()?)));
         let Some((dtype, axes)) = declared else {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0221", format!("the entry's parameter `{}` has no full type", param.name.text))
                     .at(param.name.span, "an entry is called from outside")
                     .help(format!("write {}: i32[T] or the like", param.name.text)),
-            ));
+            );
         };
         Ok(TensorType::new(dtype, axes.iter().map(|a| self.declared_axis(a)).collect()))
     }
 
     /// The settled values of `return`, rounded to the declared results or the block's dtype.
-    fn results(&mut self, function: &Function) -> Res<Vec<Tensor>> {
+    /// `before` counts the errors before the body: after one, what follows from it is silent.
+    fn results(&mut self, function: &Function, before: usize) -> Res<Vec<Tensor>> {
         let span = function.name.span;
+        if self.found.stops > before {
+            return Err(Stop::Told);
+        }
         let returned = match self.frame().returned.take() {
             Some(values) => values,
             None => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0222", format!("`{}` does not return", function.name.text))
                         .at(span, "no `return` is reached")
                         .help("end the body with `return value`"),
-                ));
+                );
             }
         };
         let declared: &[TypeAst] = function.results.as_deref().unwrap_or(&[]);
         if function.results.is_some() && declared.len() != returned.len() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error(
                     "B0223",
                     format!(
@@ -68,7 +74,7 @@ impl Elab<'_> {
                     ),
                 )
                 .at(span, format!("{} declared", declared.len())),
-            ));
+            );
         }
         let mut out = Vec::new();
         for (i, value) in returned.into_iter().enumerate() {
@@ -110,7 +116,8 @@ impl Elab<'_> {
             (std::mem::take(&mut self.frames[top].captures), std::mem::take(&mut self.frames[top].assigned));
         let kind = std::mem::replace(&mut self.frames[top].kind, FrameKind::Function);
         let before = self.frames[top].returned.take();
-        let done = self.statements(&function.body, None);
+        let stops = self.found.stops;
+        self.statements(&function.body, None);
         let frame = &mut self.frames[top];
         let result = std::mem::replace(&mut frame.returned, before);
         frame.scopes = saved;
@@ -119,31 +126,33 @@ impl Elab<'_> {
         frame.kind = kind;
         frame.kinds = kinds;
         self.calls.pop();
-        done?;
+        if self.found.stops > stops {
+            return Err(Stop::Told);
+        }
         match result.map(|mut r| (r.pop(), r.is_empty())) {
             Some((Some(value), true)) => Ok(value),
-            _ => Err(Box::new(Diagnostic::error("B0222", "a `def` is one expression").at(span, "called here"))),
+            _ => refuse(Diagnostic::error("B0222", "a `def` is one expression").at(span, "called here")),
         }
     }
 
     fn enter(&mut self, function: &Function, args: usize, span: Span) -> Res<()> {
         let name = &function.name.text;
         if args != function.params.len() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error(
                     "B0224",
                     format!("`{name}` takes {} arguments and gets {args}", function.params.len()),
                 )
                 .at(span, format!("{args} here"))
                 .note(Some(function.name.span), format!("{} parameters", function.params.len())),
-            ));
+            );
         }
         if self.calls.contains(name) || self.calls.len() >= MAX_CALLS {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0225", format!("`{name}` calls itself"))
                     .at(span, "inside its own call")
                     .help("a block is a finite computation: write the steps out"),
-            ));
+            );
         }
         self.calls.push(name.clone());
         Ok(())
@@ -171,7 +180,7 @@ impl Elab<'_> {
         let instance = match self.instances.get(&key) {
             Some(known) => known.clone(),
             None => {
-                let made = self.instantiate(function, bound, dtype, span)?;
+                let made = self.instance(function, &key, bound, dtype, span)?;
                 self.instances.insert(key, made.clone());
                 made
             }
@@ -191,20 +200,20 @@ impl Elab<'_> {
             return match arg {
                 Val::Const(_) | Val::Vector(_) => Ok(arg),
                 Val::Layer => Ok(Val::Const(ir::ConstExpr::Layer)),
-                other => Err(Box::new(
+                other => refuse(
                     Diagnostic::error("B0226", format!("`{}` is a constant parameter", param.name.text))
                         .at(span, format!("this is {}", other.what()))
                         .note(Some(param.name.span), "declared const"),
-                )),
+                ),
             };
         }
         match arg {
-            Val::Layer | Val::Mask(_) | Val::None | Val::Kv(_) | Val::Column(_) => Ok(arg),
-            Val::Cache(..) => Err(Box::new(
+            Val::Layer | Val::Mask(_) | Val::None | Val::Truth(_) | Val::Kv(_) | Val::Column(_) => Ok(arg),
+            Val::Cache(..) => refuse(
                 Diagnostic::error("B0226", "a cache cannot be passed to a function")
                     .at(span, "passed here")
                     .help("store and attend in one function"),
-            )),
+            ),
             other => {
                 // The parameter belongs to the callee: an expression rounds to the callee's dtype.
                 let caller = std::mem::replace(&mut self.frame().dtype, dtype);
@@ -215,6 +224,45 @@ impl Elab<'_> {
                 Ok(Val::Tensor(t))
             }
         }
+    }
+
+    /// The block of a call that was not made before. If the body is refused, the function that this one replaces
+    /// stands in for it, so that what comes after the call is still read.
+    fn instance(
+        &mut self,
+        function: &Function,
+        key: &str,
+        bound: Vec<(String, Val)>,
+        dtype: DType,
+        span: Span,
+    ) -> Res<Instance> {
+        if self.failed.contains(key) {
+            return Err(Stop::Told);
+        }
+        let (mark, program) = (self.mark(), self.program);
+        let stop = match self.instantiate(function, bound.clone(), dtype, span) {
+            Ok(made) => return Ok(made),
+            Err(stop) => stop,
+        };
+        self.tell(stop);
+        self.rewind(&mark);
+        let stand_in = program.replaced_by(function).filter(|f| f.params.len() == bound.len() && !self.found.halted);
+        if let Some(base) = stand_in {
+            self.found.muted += 1;
+            let same = base.params.iter().zip(&bound);
+            let bound = same.map(|(param, (_, val))| (param.name.text.clone(), val.clone())).collect();
+            let dtype = base.dtype.unwrap_or(self.resolved.facts.act);
+            let made = self.instantiate(base, bound, dtype, span);
+            self.found.muted -= 1;
+            match made {
+                Ok(made) => return Ok(made),
+                Err(_) => self.rewind(&mark),
+            }
+        }
+        if self.found.muted == 0 {
+            self.failed.insert(key.to_owned());
+        }
+        Err(Stop::Told)
     }
 
     fn instantiate(
@@ -237,8 +285,9 @@ impl Elab<'_> {
             };
             self.declare(&name, inner);
         }
-        self.statements(&function.body, None)?;
-        let results = self.results(function)?;
+        let before = self.found.stops;
+        self.statements(&function.body, None);
+        let results = self.results(function, before)?;
         self.outputs(&results);
         let block = self.block_name(&function.name.text);
         let Some(frame) = self.frames.pop() else { return self.no_frame(span) };
@@ -248,7 +297,7 @@ impl Elab<'_> {
     }
 
     fn no_frame<T>(&self, span: Span) -> Res<T> {
-        Err(Box::new(Diagnostic::error("B0999", "the compiler lost its place").at(span, "while reading this")))
+        refuse(Diagnostic::error("B0999", "the compiler lost its place").at(span, "while reading this"))
     }
 
     /// A structural operation and its items: one value, or several.

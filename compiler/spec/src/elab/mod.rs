@@ -10,20 +10,24 @@ mod consts;
 mod cores;
 mod expr;
 mod function;
+mod recover;
 mod select;
 mod stmt;
+mod unread;
 mod value;
+
+pub(crate) use builtin::{BUILTINS, CONST_FUNCTIONS};
+pub(crate) use expr::WORDS;
 
 use crate::Diagnostic;
 use crate::ast::Program;
 use crate::facts::Resolved;
+use crate::stop::{Res, Stop, refuse};
 use indexmap::IndexMap;
 use ir::{Block, DType, GraphBuilder, Model, Op, Scope, Span, TensorType, Type, ValueId};
+use recover::Findings;
 use std::collections::{HashMap, HashSet};
 use value::{Origin, Tensor, Val};
-
-/// The result of every step; one error ends the entry it occurs in.
-pub(crate) type Res<T> = Result<T, Box<Diagnostic>>;
 
 /// Calls deeper than this are refused.
 const MAX_CALLS: usize = 64;
@@ -43,14 +47,15 @@ const MAX_CONSTANT: usize = 256;
 /// More operations than this in all blocks together are refused.
 const MAX_NODES: usize = 200_000;
 
-/// Elaborates every entry.
+/// Elaborates every entry. Errors go to `out`; with any, there is no model.
 pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Diagnostic>) -> Option<Model> {
     let mut elab = Elab {
         resolved,
         program,
-        warnings: Vec::new(),
+        found: Findings::default(),
         blocks: Vec::new(),
         instances: HashMap::new(),
+        failed: HashSet::new(),
         block_names: HashMap::new(),
         frames: Vec::new(),
         calls: Vec::new(),
@@ -61,32 +66,29 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         steps: 0,
     };
     let mut entries = Vec::new();
-    let mut failed = false;
     for function in program.entries() {
         match elab.entry(function) {
             Ok(block) => entries.push(block),
-            Err(d) => {
-                out.push(*d);
-                failed = true;
-            }
+            Err(stop) => elab.tell(stop),
         }
         elab.frames.clear();
         elab.calls.clear();
         elab.levels = 0;
     }
-    if entries.is_empty() && !failed {
-        out.push(
+    if program.entries().is_empty() && program.broken.is_empty() {
+        elab.tell(
             Diagnostic::error("B0201", "the spec has no entry")
                 .at(elab.resolved.whole, "no `entry` in this spec or its bases")
-                .help("write entry forward(tokens: i32[T], pos: i32[T], rows: i32[R]) -> f32[R, vocab] { … }"),
+                .help("write entry forward(tokens: i32[T], pos: i32[T], rows: i32[R]) -> f32[R, vocab] { … }")
+                .into(),
         );
-        failed = true;
     }
+    let failed = elab.found.stops > 0;
     if !failed {
         elab.unused_weights();
         elab.unread_names();
     }
-    out.append(&mut elab.warnings);
+    out.append(&mut elab.found.list);
     (!failed).then_some(Model { facts: elab.resolved.facts, blocks: elab.blocks, entries })
 }
 
@@ -164,9 +166,11 @@ impl Frame {
 struct Elab<'a> {
     resolved: Resolved,
     program: &'a Program,
-    warnings: Vec<Diagnostic>,
+    found: Findings,
     blocks: Vec<Block>,
     instances: HashMap<String, Instance>,
+    /// Calls whose body was refused: its errors are told once.
+    failed: HashSet<String>,
     block_names: HashMap<String, u32>,
     frames: Vec<Frame>,
     /// Functions being elaborated, to refuse recursion.
@@ -194,30 +198,35 @@ impl Elab<'_> {
         if frame.size <= MAX_NODES {
             return Ok(());
         }
-        Err(Box::new(
+        self.found.halted = true;
+        refuse(
             Diagnostic::error("B0202", format!("the block makes more than {MAX_NODES} operations"))
                 .at(span, "the one too many")
                 .help("look for a function that calls others many times over"),
-        ))
+        )
     }
 
     /// Counts one more expression; every way down the tree passes here.
     fn descend(&mut self, span: Span) -> Res<()> {
         self.levels += 1;
         self.steps += 1;
+        if self.found.halted {
+            return Err(Stop::Told);
+        }
         if self.levels <= MAX_LEVELS && self.steps <= MAX_STEPS {
             return Ok(());
         }
+        self.found.halted = true;
         let what = if self.levels > MAX_LEVELS {
             "calls and expressions are nested too deep"
         } else {
             "the spec takes too long to read"
         };
-        Err(Box::new(
+        refuse(
             Diagnostic::error("B0202", what)
                 .at(span, "while reading this")
                 .help("look for a function that calls others many times over, and give parts names"),
-        ))
+        )
     }
 
     /// A constant expression, if it is of a sensible size.
@@ -226,11 +235,11 @@ impl Elab<'_> {
         if c.size() <= MAX_CONSTANT {
             return Ok(Val::Const(c));
         }
-        Err(Box::new(
+        refuse(
             Diagnostic::error("B0296", format!("a number of the layer has more than {MAX_CONSTANT} parts"))
                 .at(span, "grows here")
                 .help("each use of a constant that depends on the layer copies it: simplify the formula"),
-        ))
+        )
     }
 
     /// Adds an operation to the graph under construction. `origins` are its tensor operands.
@@ -251,11 +260,12 @@ impl Elab<'_> {
 
     fn add_block(&mut self, name: String, frame: Frame, span: Span) -> Res<()> {
         if self.blocks.len() >= MAX_BLOCKS {
-            return Err(Box::new(
+            self.found.halted = true;
+            return refuse(
                 Diagnostic::error("B0202", format!("the spec makes more than {MAX_BLOCKS} blocks"))
                     .at(span, "the one too many")
                     .help("a constant that differs at every call makes a block each time"),
-            ));
+            );
         }
         self.blocks.push(Block { name, graph: frame.builder.finish() });
         Ok(())
@@ -265,7 +275,7 @@ impl Elab<'_> {
     fn positions(&mut self, span: Span) -> Res<Tensor> {
         let top = self.frames.len() - 1;
         let ty = self.at_type.clone().ok_or_else(|| {
-            Box::new(
+            Stop::from(
                 Diagnostic::error("B0203", "the cache is used, and the entry has no row positions")
                     .at(span, "needs the position of each row")
                     .help("give the entry a parameter pos: i32[T]"),
@@ -286,54 +296,5 @@ impl Elab<'_> {
         let id = self.frames[index].builder.input("pos", Type::Tensor(ty.clone()));
         self.frames[index].at = Some(id);
         id
-    }
-
-    /// Warns of entries of the tables, and of functions, that nothing reads: usually a misspelt name in a derived spec.
-    fn unread_names(&mut self) {
-        let (facts, resolved) = (&self.resolved.facts, &self.resolved);
-        let mut read = self.read.clone();
-        let weights = facts.weights.iter().flat_map(|w| w.axes.iter().flatten());
-        let rows = facts.kv.iter().flat_map(|k| k.k.iter().chain(&k.v));
-        read.extend(weights.chain(rows).map(|a| ("dims", a.name.clone())));
-        for (product, factors) in &facts.products {
-            read.extend(factors.iter().chain([product]).map(|f| ("dims", f.clone())));
-        }
-        read.insert(("dims", "layers".to_owned()));
-        read.extend(facts.weights.iter().filter_map(|w| Some(("schedule", w.when.as_ref()?.column.clone()))));
-        read.extend(resolved.named_elsewhere.iter().cloned());
-        let own = |span: &Span| span.file == 0;
-        let mut unread: Vec<(&str, &str, Span)> = Vec::new();
-        unread.extend(resolved.dim_spans.iter().map(|(n, s)| ("dims", n.as_str(), *s)));
-        unread.extend(resolved.values.iter().map(|(n, (s, _))| ("values", n.as_str(), *s)));
-        unread.extend(resolved.option_spans.iter().map(|(n, (s, _))| ("options", n.as_str(), *s)));
-        unread.extend(resolved.column_spans.iter().map(|(n, s)| ("schedule", n.as_str(), *s)));
-        unread.extend(resolved.kv_spans.iter().map(|(n, s)| ("kv", n.as_str(), *s)));
-        let functions = self.program.functions.iter().filter(|f| f.kind != crate::ast::FunctionKind::Entry);
-        unread.extend(functions.map(|f| ("blocks", f.name.text.as_str(), f.name.span)));
-        unread.retain(|(table, name, span)| own(span) && !read.contains(&(*table, (*name).to_owned())));
-        unread.sort_by_key(|(_, _, span)| span.start);
-        let mut found = Vec::new();
-        for (table, name, span) in unread {
-            let known = read.iter().filter(|(t, _)| *t == table).map(|(_, n)| n.as_str());
-            let d = Diagnostic::warning("B0304", format!("nothing reads `{name}` of [{table}]"));
-            found.push(d.at(span, "changes nothing").nearest(name, known));
-        }
-        self.warnings.append(&mut found);
-    }
-
-    /// Warns of weights that no block reads although some layer has them.
-    fn unused_weights(&mut self) {
-        let facts = &self.resolved.facts;
-        for w in &facts.weights {
-            let present = w.scope == Scope::Model || (0..facts.layers()).any(|l| facts.layer_has(l, w));
-            if present && !self.used.contains(&(w.scope, w.name.clone())) {
-                let mut d = Diagnostic::warning("B0301", format!("no block reads the weight `{}`", w.name))
-                    .help(format!("remove it, or write {} = \"none\" in a spec that extends its base", w.name));
-                if let Some(span) = w.span {
-                    d = d.at(span, "declared here");
-                }
-                self.warnings.push(d);
-            }
-        }
     }
 }

@@ -1,9 +1,10 @@
 //! `match` and the layer loop: what depends on the layer becomes blocks, the rest dissolves.
 
 use super::value::{Origin, Tensor, Val};
-use super::{Elab, Frame, FrameKind, Res};
+use super::{Elab, Frame, FrameKind};
 use crate::Diagnostic;
 use crate::ast::{Expr, Ident, Stmt};
+use crate::stop::{Res, Stop, refuse};
 use indexmap::{IndexMap, IndexSet};
 use ir::{DType, Op, Span, TensorType, Type};
 
@@ -20,13 +21,12 @@ impl Elab<'_> {
             Val::Column(column) => return self.match_kind(&column, arms, hint, span),
             Val::None => "none".to_owned(),
             Val::Const(_) => "number".to_owned(),
+            Val::Truth(b) => b.to_string(),
             Val::Choice(option) => self.resolved.facts.options.get(&option).cloned().unwrap_or_default(),
             other => {
-                return Err(Box::new(
-                    Diagnostic::error("B0231", "`match` chooses by a layer's kind, a value or an option")
+                return refuse(Diagnostic::error("B0231", "`match` chooses by a layer's kind, a value or an option")
                         .at(subject.span, format!("this is {}", other.what()))
-                        .help("write match l.column { … }, match value { none { … } number { … } } or match options.name { … }"),
-                ));
+                        .help("write match l.column { … }, match value { none { … } number { … } } or match options.name { … }"));
             }
         };
         self.inline_arm(&chosen, arms, hint, span)
@@ -35,12 +35,15 @@ impl Elab<'_> {
     /// The arm that is already decided, in place.
     fn inline_arm(&mut self, chosen: &str, arms: &[(Ident, Vec<Stmt>)], hint: Option<DType>, span: Span) -> Res<Val> {
         let Some((_, body)) = arms.iter().find(|(name, _)| name.text == chosen) else {
-            return Err(no_arm(chosen, arms, span));
+            return refuse(no_arm(chosen, arms, span));
         };
         self.frame().scopes.push(Default::default());
         let last = self.statements(body, hint);
         self.frame().scopes.pop();
-        Ok(last?.map_or(Val::Many(Vec::new()), |(v, _)| v))
+        match last {
+            Some((Val::Unknown, _)) => Err(Stop::Told),
+            last => Ok(last.map_or(Val::Many(Vec::new()), |(v, _)| v)),
+        }
     }
 
     fn match_kind(&mut self, column: &str, arms: &[(Ident, Vec<Stmt>)], hint: Option<DType>, span: Span) -> Res<Val> {
@@ -49,9 +52,10 @@ impl Elab<'_> {
             return self.inline_arm(&only.clone(), arms, hint, span);
         }
         let mut made: Vec<(String, Frame, Option<Tensor>)> = Vec::new();
+        let before = self.found.stops;
         for kind in &kinds {
             let Some((_, body)) = arms.iter().find(|(name, _)| &name.text == kind) else {
-                return Err(no_arm(kind, arms, span));
+                return refuse(no_arm(kind, arms, span));
             };
             let (dtype, mut known) = (self.frame().dtype, self.frame().kinds.clone());
             known.push((column.to_owned(), kind.clone()));
@@ -62,13 +66,17 @@ impl Elab<'_> {
                 frame.loop_scopes.push(0);
             }
             self.frames.push(frame);
-            let last = self.statements(body, hint)?;
+            let last = self.statements(body, hint);
+            if self.found.stops > before {
+                self.frames.pop();
+                continue;
+            }
             if self.frame().returned.is_some() {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0232", "an arm chosen by a layer's kind cannot return")
                         .at(span, "in this match")
                         .help("let the arm's last line be its value, and return after the match"),
-                ));
+                );
             }
             let value = match last {
                 Some((Val::Many(items), _)) if items.is_empty() => None,
@@ -79,6 +87,9 @@ impl Elab<'_> {
                 self.grow(frame.size, span)?;
                 made.push((kind.clone(), frame, value));
             }
+        }
+        if self.found.stops > before {
+            return Err(Stop::Told);
         }
         self.join_arms(column, made, span)
     }
@@ -109,10 +120,10 @@ impl Elab<'_> {
             let mut outs = Vec::new();
             if has_value {
                 let Some(value) = value else {
-                    return Err(Box::new(
+                    return refuse(
                         Diagnostic::error("B0233", format!("the arm `{kind}` has no value, another arm has one"))
                             .at(span, "in this match"),
-                    ));
+                    );
                 };
                 keeps &= value.value;
                 outs.push(("value".to_owned(), value));
@@ -127,7 +138,7 @@ impl Elab<'_> {
                 frame.builder.output(name, t.id);
             }
             match &results {
-                Some(first) if *first != tys => return Err(arm_types(&kind, first, &tys, span)),
+                Some(first) if *first != tys => return refuse(arm_types(&kind, first, &tys, span)),
                 _ => results = Some(tys),
             }
             let block = self.block_name(&format!("{column}.{kind}"));
@@ -177,16 +188,19 @@ impl Elab<'_> {
     /// `for l in layers { … }`: the body is one block; names it rebinds are carried from layer to layer.
     pub(super) fn layers(&mut self, index: &Ident, body: &[Stmt], span: Span) -> Res<()> {
         if self.frames.len() != 1 {
-            return Err(Box::new(
-                Diagnostic::error("B0234", "the layer loop stands in an entry").at(span, "not in an entry"),
-            ));
+            return refuse(Diagnostic::error("B0234", "the layer loop stands in an entry").at(span, "not in an entry"));
         }
         let dtype = self.frame().dtype;
         self.frames.push(Frame::new(FrameKind::Inner, dtype, Vec::new()));
         self.frame().in_layer = true;
         self.frame().scopes.push([(index.text.clone(), Val::Layer)].into());
-        if self.statements(body, None)?.is_some_and(|(v, _)| matches!(v, Val::Tensor(_))) {
-            self.warnings.push(
+        let before = self.found.stops;
+        let last = self.statements(body, None);
+        if self.found.stops > before {
+            return Err(Stop::Told);
+        }
+        if last.is_some_and(|(v, _)| matches!(v, Val::Tensor(_))) {
+            self.warn(
                 Diagnostic::warning("B0303", "the layer loop's last line makes a value that nothing takes")
                     .at(span, "in this loop"),
             );
@@ -203,14 +217,14 @@ impl Elab<'_> {
         for (name, after) in &frame.assigned {
             let before = &types[name];
             if before.ty != after.ty {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error(
                         "B0235",
                         format!("`{name}` enters a layer as {} and leaves it as {}", before.ty, after.ty),
                     )
                     .at(span, "what a layer leaves is what the next one takes")
                     .help("give the name a type where it is bound"),
-                ));
+                );
             }
             results.push(Type::Tensor(after.ty.clone()));
         }
@@ -283,18 +297,14 @@ fn sole_call(frame: &Frame, carried: usize) -> Option<String> {
     (items_only && in_order && graph.operands(call) == graph.inputs).then(|| block.clone())
 }
 
-fn no_arm(kind: &str, arms: &[(Ident, Vec<Stmt>)], span: Span) -> Box<Diagnostic> {
-    Box::new(
-        Diagnostic::error("B0236", format!("the match has no arm for `{kind}`"))
-            .at(span, "this match")
-            .nearest(kind, arms.iter().map(|(n, _)| n.text.as_str())),
-    )
+fn no_arm(kind: &str, arms: &[(Ident, Vec<Stmt>)], span: Span) -> Diagnostic {
+    Diagnostic::error("B0236", format!("the match has no arm for `{kind}`"))
+        .at(span, "this match")
+        .nearest(kind, arms.iter().map(|(n, _)| n.text.as_str()))
 }
 
-fn arm_types(kind: &str, first: &[Type], tys: &[Type], span: Span) -> Box<Diagnostic> {
+fn arm_types(kind: &str, first: &[Type], tys: &[Type], span: Span) -> Diagnostic {
     let show = |list: &[Type]| list.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
-    Box::new(
-        Diagnostic::error("B0237", format!("the arm `{kind}` leaves {}, the first arm {}", show(tys), show(first)))
-            .at(span, "all arms of a match leave the same types"),
-    )
+    Diagnostic::error("B0237", format!("the arm `{kind}` leaves {}, the first arm {}", show(tys), show(first)))
+        .at(span, "all arms of a match leave the same types")
 }

@@ -1,29 +1,43 @@
 //! Statements and names: where a value rounds, and to what (clauses R1, R2).
 
 use super::value::{Tensor, Val};
-use super::{Elab, FrameKind, Res};
+use super::{Elab, FrameKind};
 use crate::Diagnostic;
 use crate::ast::{Expr, Ident, Stmt, StmtKind, Target, TypeAst};
+use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, DType, Op, Span, Type};
 
 impl Elab<'_> {
-    /// Elaborates statements in order; the value of a last expression statement is the block's value.
-    pub(super) fn statements(&mut self, body: &[Stmt], hint: Option<DType>) -> Res<Option<(Val, Span)>> {
+    /// Elaborates statements in order; the value of a last expression statement is the block's value. A statement that
+    /// is refused is told, and the others are read all the same.
+    pub(super) fn statements(&mut self, body: &[Stmt], hint: Option<DType>) -> Option<(Val, Span)> {
         let mut last = None;
         for (i, stmt) in body.iter().enumerate() {
+            if self.found.halted {
+                return None;
+            }
             if self.frame().returned.is_some() || self.frame().yielded.is_some() {
-                return Err(Box::new(
+                self.tell(
                     Diagnostic::error("B0204", "this statement stands after `return` or `yield`")
-                        .at(stmt.span, "never reached"),
-                ));
+                        .at(stmt.span, "never reached")
+                        .help("remove it, or put it before")
+                        .into(),
+                );
+                return last;
             }
-            last = None;
-            match &stmt.kind {
-                StmtKind::Expr(e) if i + 1 == body.len() => last = Some((self.expr(e, hint)?, e.span)),
-                _ => self.statement(stmt)?,
-            }
+            let mark = self.mark();
+            let done = match &stmt.kind {
+                StmtKind::Expr(e) if i + 1 == body.len() => self.expr(e, hint).map(|v| Some((v, e.span))),
+                _ => self.statement(stmt).map(|()| None),
+            };
+            last = done.unwrap_or_else(|stop| {
+                self.tell(stop);
+                self.rewind(&mark);
+                self.forget(stmt);
+                matches!(stmt.kind, StmtKind::Expr(_)).then_some((Val::Unknown, stmt.span))
+            });
         }
-        Ok(last)
+        last
     }
 
     fn statement(&mut self, stmt: &Stmt) -> Res<()> {
@@ -41,15 +55,14 @@ impl Elab<'_> {
             }
             StmtKind::Yield(values) => {
                 let [value] = values.as_slice() else {
-                    return Err(Box::new(
-                        Diagnostic::error("B0205", "`yield` gives one value").at(stmt.span, "several here"),
-                    ));
+                    return refuse(Diagnostic::error("B0205", "`yield` gives one value").at(stmt.span, "several here"));
                 };
                 let value = self.expr(value, None)?;
                 self.frame().yielded = Some(value);
                 Ok(())
             }
             StmtKind::Layers { index, body } => self.layers(index, body, stmt.span),
+            StmtKind::Broken(_) => Err(Stop::Told),
             StmtKind::Expr(e) => self.expr(e, None).map(drop),
         }
     }
@@ -80,14 +93,14 @@ impl Elab<'_> {
             }
         }
         if items.len() != targets.len() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0206", format!("{} names take {} values", targets.len(), items.len()))
                     .at(span, format!("{} names, {} values", targets.len(), items.len())),
-            ));
+            );
         }
         for (target, (value, value_span)) in targets.iter().zip(items) {
             let bound = match value {
-                Val::Cache(..) | Val::Layer | Val::Mask(_) | Val::None | Val::Kv(_) => value,
+                Val::Cache(..) | Val::Layer | Val::Mask(_) | Val::None | Val::Truth(_) | Val::Kv(_) => value,
                 other => {
                     let annotation = target.ty.as_ref().and_then(|t| t.dtype);
                     let t = self.settle(other, annotation, value_span, Some(&target.name))?;
@@ -121,19 +134,19 @@ impl Elab<'_> {
             return Ok(t.into_value());
         }
         if !target.is_float() {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0207", format!("a value of format {have} cannot become {target}"))
                     .at(span, format!("this is {}", t.ty))
                     .help("only floats round; positions and indices stay integers"),
-            ));
+            );
         }
         let origin = t.origin();
         if annotation.is_none() && origin.integer && !origin.wide && !origin.narrow && target == DType::Bf16 {
-            return Err(Box::new(
+            return refuse(
                 Diagnostic::error("B0209", format!("arithmetic on integers is f32, and would round to {target} here"))
                     .at(span, "positions and indices above 256 would not survive")
                     .help("give it a type: name: f32 = …, or a block `in f32`"),
-            ));
+            );
         }
         if let (Some(name), None) = (name, annotation)
             && target == DType::Bf16
@@ -142,7 +155,7 @@ impl Elab<'_> {
             && self.resolved.lint_narrowing
         {
             let text = &name.text;
-            self.warnings.push(
+            self.warn(
                 Diagnostic::warning(
                     "B0302",
                     format!("`{text}` comes from f32 values only and rounds to {target} here"),
@@ -163,14 +176,14 @@ impl Elab<'_> {
             return Ok(());
         }
         let declared: Vec<&str> = axes.iter().map(|a| a.text.as_str()).collect();
-        Err(Box::new(
+        refuse(
             Diagnostic::error(
                 "B0208",
                 format!("declared with axes [{}], the value has {}", declared.join(", "), t.axis_names()),
             )
             .at(span, "declared here")
             .help("declare the axes that the value has"),
-        ))
+        )
     }
 
     /// The axis a declared name stands for: a dimension, or a row axis.
@@ -194,21 +207,19 @@ impl Elab<'_> {
         let outside_loop = |depth: usize| frame.loop_scopes.last().is_some_and(|first| depth < *first);
         let owner = frame.scopes.iter().rposition(|s| s.contains_key(name));
         if owner.map_or(below.is_some() && !frame.loop_scopes.is_empty(), outside_loop) {
-            return Err(Box::new(
-                Diagnostic::error("B0271", format!("`{name}` belongs outside the loop and is assigned inside"))
+            return refuse(Diagnostic::error("B0271", format!("`{name}` belongs outside the loop and is assigned inside"))
                     .at(span, "steps of a loop do not see each other")
-                    .help("give it another name, yield it and combine after the loop, for example with sum(…, over = axis)"),
-            ));
+                    .help("give it another name, yield it and combine after the loop, for example with sum(…, over = axis)"));
         }
         match (owner, below, &value) {
             (Some(depth), ..) => drop(frame.scopes[depth].insert(name.to_owned(), value)),
             (None, Some(true), Val::Tensor(t)) => drop(frame.assigned.insert(name.to_owned(), t.clone())),
             (None, Some(_), other) => {
-                return Err(Box::new(
+                return refuse(
                     Diagnostic::error("B0238", format!("`{name}` is {} here and leaves the arm", other.what()))
                         .at(span, "only tensors can be chosen by a layer's kind")
                         .help("use it inside the arm, under another name"),
-                ));
+                );
             }
             (None, None, _) => self.declare(name, value),
         }

@@ -84,6 +84,8 @@ pub(crate) enum Val {
     Mask(Mask),
     /// `"none"` of `[values]`.
     None,
+    /// A truth value of `[values]`.
+    Truth(bool),
     /// The layer that runs.
     Layer,
     /// `l.column`.
@@ -94,6 +96,8 @@ pub(crate) enum Val {
     Root(String),
     /// Several results.
     Many(Vec<Val>),
+    /// The result of a statement that was refused.
+    Unknown,
     /// `top`: values, and ids if two names take it.
     Top(Tensor, Tensor),
 }
@@ -110,11 +114,13 @@ impl Val {
             Val::Kv(_) => "a cache kind",
             Val::Mask(_) => "a mask",
             Val::None => "none",
+            Val::Truth(_) => "a truth value of the spec",
             Val::Layer => "the layer",
             Val::Column(_) => "a kind of the layer",
             Val::Choice(_) => "an option",
             Val::Root(_) => "a group of names",
             Val::Many(_) => "several values",
+            Val::Unknown => "unknown",
             Val::Top(..) => "the result of `top`",
         }
     }
