@@ -1,6 +1,8 @@
 //! The command line.
 
+use crate::bench::BenchArgs;
 use crate::failure::Failure;
+use crate::grammar::GrammarArgs;
 use crate::parse::ParseArgs;
 use crate::score::ScoreArgs;
 use clap::{Args, Parser, Subcommand};
@@ -39,9 +41,9 @@ pub enum Command {
     /// Check every kernel of an artifact on this device (not in this build).
     #[command(after_help = format!("Example:\n  beam-run selftest artifact\n\n{EXIT_CODES}"))]
     Selftest(Later),
-    /// Measure (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run bench model artifact\n\n{EXIT_CODES}"))]
-    Bench(Later),
+    /// Measure speed.
+    #[command(after_help = format!("Example:\n  beam-run bench model artifact --model examples/beam-nano --json\n\n{EXIT_CODES}"))]
+    Bench(BenchArgs),
     /// Time the configurations of a tunable artifact (not in this build).
     #[command(after_help = format!("Example:\n  beam-run tune artifact --out tuning.json\n\n{EXIT_CODES}"))]
     Tune(Later),
@@ -51,9 +53,9 @@ pub enum Command {
     /// Parse recorded outputs with a response template.
     #[command(after_help = format!("Example:\n  beam-run parse --template template.json --cases cases.jsonl\n\nOne JSON line a case comes out; tests/fixtures/response-parse/README.md says what a case is.\n\n{EXIT_CODES}"))]
     Parse(ParseArgs),
-    /// Ask the turn grammar about recorded outputs (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run grammar --template FILE --model DIR --cases FILE.jsonl\n\n{EXIT_CODES}"))]
-    Grammar(Later),
+    /// Ask whether the turn grammar admits recorded outputs.
+    #[command(after_help = format!("Example:\n  beam-run grammar --template template.json --model examples/beam-nano --cases grammar.jsonl\n\nOne JSON line a case comes out, {{\"id\", \"accept\"}}; tests/fixtures/response-parse/README.md says what a case is.\n\n{EXIT_CODES}"))]
+    Grammar(GrammarArgs),
     /// Say what is missing on this machine.
     #[command(after_help = "Example:\n  beam-run doctor")]
     Doctor(JsonArgs),

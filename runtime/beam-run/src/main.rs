@@ -1,9 +1,11 @@
 //! `beam-run`: runs artifacts. Ties loader, executor, engine, text and server together and holds no logic of theirs.
 
 mod args;
+mod bench;
 mod doctor;
 mod failure;
 mod generate;
+mod grammar;
 mod model;
 mod parse;
 mod score;
@@ -26,11 +28,11 @@ fn main() -> ExitCode {
         Command::Score(a) => (a.json, a.model.supported().and_then(|()| score::score(a))),
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
         Command::Selftest(a) => (a.json, Err(Failure::not_in_this_build("beam-run selftest"))),
-        Command::Bench(a) => (a.json, Err(Failure::not_in_this_build("beam-run bench"))),
+        Command::Bench(a) => (a.json(), bench::bench(a)),
         Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
         Command::Quantise(a) => (a.json, Err(Failure::not_in_this_build("beam-run quantise"))),
         Command::Parse(a) => (a.json, parse::parse(a)),
-        Command::Grammar(a) => (a.json, Err(Failure::not_in_this_build("beam-run grammar"))),
+        Command::Grammar(a) => (a.json, grammar::grammar(a)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

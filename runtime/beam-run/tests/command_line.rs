@@ -29,7 +29,12 @@ fn every_command_has_help_with_an_example_and_json() {
 
 #[test]
 fn what_is_not_built_says_so() {
-    for command in ["selftest", "bench", "tune", "quantise", "grammar"] {
+    for args in [&["bench", "agentic"][..], &["bench", "serve", "artifact", "--json"]] {
+        let (code, _, error) = told(args);
+        assert_eq!(code, 3, "{error}");
+        assert!(error.starts_with("error[R0001]") && error.contains("bench"), "{error}");
+    }
+    for command in ["selftest", "tune", "quantise", "grammar"] {
         for args in [&[command][..], &[command, "model", "--out", "x"], &[command, "--json"]] {
             let (code, _, error) = told(args);
             assert_eq!(code, 3, "{error}");
