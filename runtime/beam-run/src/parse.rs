@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use text::response::{
     Ended, Ending, Event, Held, ParseOptions, ResponseError, ResponseParser, ResponseTemplate, Tools,
@@ -70,16 +70,9 @@ pub fn parse(args: &ParseArgs) -> Result<(), Failure> {
     })?;
     let template = Arc::new(template);
     let shown = args.cases.display();
-    let file = std::fs::File::open(&args.cases)
-        .map_err(|error| Failure::input(format!("R0501: {shown}: {error}; name a file of recorded outputs")))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for (i, line) in BufReader::new(file).lines().enumerate() {
-        let number = i + 1;
-        let line =
-            line.map_err(|error| Failure::input(format!("R0501: {shown}, line {number}: {error}; correct it")))?;
-        if line.trim().is_empty() {
-            continue;
-        }
+    for line in lines(&args.cases)? {
+        let (number, line) = line?;
         let case: Case = serde_json::from_str(&line).map_err(|error| {
             let next = "tests/fixtures/response-parse/README.md has the form";
             Failure::input(format!("R0502: {shown}, line {number} is no recorded output: {error}; {next}"))
@@ -91,7 +84,19 @@ pub fn parse(args: &ParseArgs) -> Result<(), Failure> {
     written(out.flush())
 }
 
-fn written(outcome: std::io::Result<()>) -> Result<(), Failure> {
+/// The lines of a file of cases, with their numbers, without the empty ones.
+pub(crate) fn lines(cases: &Path) -> Result<impl Iterator<Item = Result<(usize, String), Failure>>, Failure> {
+    let shown = cases.display().to_string();
+    let file = std::fs::File::open(cases)
+        .map_err(|error| Failure::input(format!("R0501: {shown}: {error}; name a file of recorded outputs")))?;
+    let lines = BufReader::new(file).lines().enumerate().map(move |(i, line)| match line {
+        Ok(line) => Ok((i + 1, line)),
+        Err(error) => Err(Failure::input(format!("R0501: {shown}, line {}: {error}; correct it", i + 1))),
+    });
+    Ok(lines.filter(|line| !matches!(line, Ok((_, text)) if text.trim().is_empty())))
+}
+
+pub(crate) fn written(outcome: std::io::Result<()>) -> Result<(), Failure> {
     outcome.map_err(|error| match error.kind() {
         std::io::ErrorKind::BrokenPipe => Failure::reader_gone(),
         _ => {

@@ -50,6 +50,9 @@ pub enum TextError {
         /// Why.
         error: TemplateError,
     },
+    /// The response template in `tokenizer_config.json` cannot be run.
+    #[error(transparent)]
+    Response(#[from] crate::response::ResponseError),
     /// Text cannot be encoded, or ids cannot be decoded.
     #[error("X0106: the tokenizer cannot work on this input: {0}; send other text")]
     Input(String),

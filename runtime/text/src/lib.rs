@@ -23,7 +23,9 @@ pub use stops::StopStrings;
 pub use template::{ChatTemplate, TemplateError};
 pub use tokenizer::{TokenBytes, Tokenizer};
 
+use response::ResponseTemplate;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The tokens that end an answer, by the directory's `generation_config.json`, else `otherwise`.
 pub fn stop_tokens(dir: &Path, otherwise: &[u32]) -> Result<Vec<u32>, TextError> {
@@ -33,11 +35,13 @@ pub fn stop_tokens(dir: &Path, otherwise: &[u32]) -> Result<Vec<u32>, TextError>
 /// Everything about text that a model directory holds.
 pub struct Text {
     /// Characters to ids and back.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// The chat template for requests without tools, if the directory has any.
     pub template: Option<ChatTemplate>,
     /// The one for requests with tools, where it differs.
     pub tool_template: Option<ChatTemplate>,
+    /// How answers are written: reasoning, answer text, calls; `None` where the directory does not say.
+    pub response: Option<Arc<ResponseTemplate>>,
     /// Token ids that end an answer.
     pub stop: Vec<u32>,
     /// Sampling parameters that the checkpoint recommends.
@@ -51,9 +55,10 @@ impl Text {
         let generation = config::read_generation(dir)?;
         let templates = config::read_templates(dir)?;
         Ok(Text {
-            tokenizer: Tokenizer::load(&dir.join("tokenizer.json"))?,
+            tokenizer: Arc::new(Tokenizer::load(&dir.join("tokenizer.json"))?),
             template: templates.plain,
             tool_template: templates.tools,
+            response: ResponseTemplate::from_dir(dir)?.map(Arc::new),
             stop: generation.stop.unwrap_or_else(|| stop.to_vec()),
             defaults: generation.defaults,
         })

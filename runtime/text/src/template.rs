@@ -60,6 +60,12 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special })
     }
 
+    /// Whether the template reads a variable that it does not set itself.
+    pub fn reads(&self, variable: &str) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+    }
+
     /// Renders with these variables (`messages`, `tools`, `add_generation_prompt`, …), which go before the special
     /// tokens of the same name.
     pub fn render(&self, variables: Map<String, serde_json::Value>) -> Result<String, TemplateError> {

@@ -1,7 +1,7 @@
 //! Compiles grammars for one tokenizer, within limits of size, work and time, and keeps them.
 
 use super::tokens::Vocabulary;
-use super::{GrammarError, GrammarSpec, Matcher, lower};
+use super::{GrammarError, GrammarSpec, Matcher, admits, lower};
 use crate::Tokenizer;
 use crate::response::ResponseTemplate;
 use llguidance::ParserFactory;
@@ -124,7 +124,7 @@ impl Compiler {
     /// Whether the grammar admits a text as a complete answer: whether any tokens that spell it lead to its end. A control
     /// token in the text may be the token or mere text, as the grammar needs.
     pub fn admits(&self, grammar: &Arc<Grammar>, text: &str) -> Result<bool, GrammarError> {
-        lower::admits(&self.0.vocabulary, &mut grammar.matcher(), text)
+        admits::admits(&self.0.vocabulary, &mut grammar.matcher(), text)
     }
 }
 
@@ -181,6 +181,21 @@ impl Grammar {
     pub fn matcher(self: &Arc<Self>) -> Matcher {
         let prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Matcher::new(Arc::clone(self), prototype)
+    }
+
+    /// The rest of the grammar behind a text.
+    pub(crate) fn behind(self: Arc<Self>, tokens: &[u32]) -> Result<Arc<Grammar>, GrammarError> {
+        let mut prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if prototype.try_consume_tokens(tokens).ok() != Some(tokens.len()) {
+            let problem = "begin an answer that its grammar does not admit";
+            return Err(GrammarError::bad(
+                "messages",
+                problem,
+                "let it begin as the grammar does, or leave the grammar out",
+            ));
+        }
+        let (stop, vocab) = (self.stop.clone(), self.vocab);
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), stop, vocab, spoilt: AtomicBool::new(false) }))
     }
 
     /// Tokens that end an answer.

@@ -1,38 +1,46 @@
-//! From what a request asks for to the text of a grammar.
+//! From what a request asks for to the text of a grammar, and from that to a compiled one.
 
 use super::compiler::{Grammar, first_line};
+use super::region::Text;
 use super::tokens::Vocabulary;
-use super::writer::{Writer, slashed};
-use super::{GrammarError, GrammarSpec, Matcher};
+use super::turn::{TurnProblem, turn};
+use super::writer::{Writer, quoted, slashed};
+use super::{Choice, GrammarError, GrammarSpec, TurnPlace, TurnSpec};
 use crate::response::ResponseTemplate;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most ways in which a text's control tokens are read.
-const READINGS: usize = 10_000;
+/// Compiles a Lark text.
+pub(crate) type Compile<'a> = &'a mut dyn FnMut(String) -> Result<Arc<Grammar>, String>;
 
 /// Text that is common and quick to admit: masks are kept for it.
 pub(crate) fn slices(_template: Option<&ResponseTemplate>) -> Vec<String> {
-    [r"[ \t\r\n]+", r#"[^"\\\x00-\x1F\x7F]{1,10}"#, r#"[^"\\\x00-\x1F\x7F]{1,30}"#, r#"[^"\\\x00-\x1F\x7F]+"#]
-        .map(str::to_owned)
-        .to_vec()
+    let json = r#"[^"\\\x00-\x1F\x7F]"#;
+    vec![r"[ \t\r\n]+".to_owned(), format!("{json}{{1,10}}"), format!("{json}{{1,30}}"), format!("{json}+")]
 }
 
-/// Compiles a request's wish with what compiles a Lark text.
+/// Compiles a request's wish.
 pub(crate) fn compiled(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
     limit_bytes: usize,
-    grammar: &mut dyn FnMut(String) -> Result<Arc<Grammar>, String>,
+    compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
+    if let GrammarSpec::Turn(spec) = spec {
+        return compiled_turn(vocabulary, spec, limit_bytes, compile);
+    }
     let mut writer = Writer::new(Arc::clone(vocabulary), limit_bytes);
-    let place = place(spec);
     let start = lowered(&mut writer, spec)?;
-    grammar(writer.finish(&start)?).map_err(|error| GrammarError::bad(place, first_line(&error), "correct it"))
+    compile(writer.finish(&start)?).map_err(|error| refused(place(spec), &error))
+}
+
+fn refused(place: &str, error: &str) -> GrammarError {
+    GrammarError::bad(place, first_line(error), "correct or simplify it")
 }
 
 /// What a field of that kind is called.
-fn place(spec: &GrammarSpec) -> &'static str {
+pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
     match spec {
         GrammarSpec::JsonSchema { .. } => "schema",
         GrammarSpec::JsonObject => "json_object",
@@ -46,14 +54,14 @@ fn place(spec: &GrammarSpec) -> &'static str {
 }
 
 /// Content of a rule.
-fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
+pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
         GrammarSpec::JsonSchema { schema, strict } => writer.json(schema, *strict),
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
         GrammarSpec::Regex(regex) => writer.terminal(&slashed(regex)),
         GrammarSpec::Lark(text) => writer.rule(&format!("%lark {{\n{text}\n}}")),
         GrammarSpec::Choice(texts) => {
-            let texts: Vec<String> = texts.iter().map(|text| super::writer::quoted(text)).collect();
+            let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
             texts.join(" | ")
         }
         GrammarSpec::Ebnf(_) | GrammarSpec::StructuralTag(_) | GrammarSpec::Turn(_) => {
@@ -62,52 +70,79 @@ fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarErr
     })
 }
 
-/// Whether some tokens that spell the text lead to the grammar's end.
-pub(crate) fn admits(vocabulary: &Vocabulary, matcher: &mut Matcher, text: &str) -> Result<bool, GrammarError> {
-    let mut readings = READINGS;
-    from_here(vocabulary, matcher, text, &mut readings)
+/// The grammar as a language of texts, if it is one of an expression.
+pub(crate) fn raw_text(spec: &GrammarSpec) -> Option<Text> {
+    match spec {
+        GrammarSpec::Regex(regex) => {
+            let hir = regex_syntax::parse(regex).ok()?;
+            Some(Text { language: Some(slashed(regex)), may_be_empty: hir.properties().minimum_len() == Some(0) })
+        }
+        GrammarSpec::Choice(texts) if !texts.is_empty() => {
+            let all: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+            Some(Text { language: Some(all.join(" | ")), may_be_empty: texts.iter().any(String::is_empty) })
+        }
+        _ => None,
+    }
 }
 
-fn from_here(
-    vocabulary: &Vocabulary,
-    matcher: &mut Matcher,
-    text: &str,
-    left: &mut usize,
-) -> Result<bool, GrammarError> {
-    let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
-    *left = fewer;
-    let Some((at, len, id)) = vocabulary.first_control(text) else {
-        return taken(vocabulary, matcher, text, |matcher| Ok(matcher.accepting()));
-    };
-    let (before, after) = (text.get(..at).unwrap_or(""), text.get(at + len..).unwrap_or(""));
-    taken(vocabulary, matcher, before, |matcher| {
-        // As the token.
-        if matcher.advance_all(&[id])? == 1 {
-            if matcher.ended() && after.is_empty() {
-                return Ok(true);
+/// Compiles a turn. A tool whose schema cannot be held is refused if it is strict, and free otherwise; which one it is shows
+/// when each is compiled alone.
+fn compiled_turn(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &TurnSpec,
+    limit_bytes: usize,
+    compile: Compile,
+) -> Result<Arc<Grammar>, GrammarError> {
+    let mut free = BTreeSet::new();
+    let text = held(vocabulary, spec, limit_bytes, &mut free)?;
+    let mut outcome = compile(text);
+    if outcome.is_err() {
+        for (i, tool) in spec.tools.iter().enumerate().filter(|_| spec.choice != Choice::None) {
+            if matches!(&spec.choice, Choice::Named(name) if *name != tool.name) || free.contains(&i) {
+                continue;
             }
-            let admitted = !matcher.ended() && from_here(vocabulary, matcher, after, left)?;
-            matcher.rollback(1)?;
-            if admitted {
-                return Ok(true);
+            let (tools, choice) = (vec![tool.clone()], Choice::Named(tool.name.clone()));
+            let (answer, place, begun) = (None, TurnPlace::AfterReasoning, String::new());
+            let alone = TurnSpec { tools, choice, answer, place, begun, ..spec.clone() };
+            let Err(error) = compile(held(vocabulary, &alone, limit_bytes, &mut BTreeSet::new())?) else { continue };
+            if tool.strict {
+                return Err(refused(&format!("tools.{i}.parameters"), &error));
+            }
+            free.insert(i);
+        }
+        if let Some(answer) = &spec.answer {
+            compiled(vocabulary, answer, limit_bytes, compile)?;
+        }
+        let text = held(vocabulary, spec, limit_bytes, &mut free)?;
+        outcome = compile(text);
+    }
+    let grammar = outcome.map_err(|error| refused("tools", &error))?;
+    if spec.place != TurnPlace::Answer || spec.answer.is_none() || spec.begun.is_empty() {
+        return Ok(grammar);
+    }
+    grammar.behind(&vocabulary.spelt(spec.begun.as_bytes()))
+}
+
+/// The text of a turn's grammar; adds to `free` the tools whose schemas cannot be held.
+fn held(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &TurnSpec,
+    limit_bytes: usize,
+    free: &mut BTreeSet<usize>,
+) -> Result<String, GrammarError> {
+    loop {
+        let mut writer = Writer::new(Arc::clone(vocabulary), limit_bytes);
+        match turn(&mut writer, spec, free) {
+            Ok(start) => return writer.finish(&start),
+            Err(TurnProblem::Request(error)) => return Err(error),
+            Err(TurnProblem::Tool(i, inside, problem)) => {
+                let strict = spec.tools.get(i).is_none_or(|tool| tool.strict);
+                if strict || !free.insert(i) {
+                    let inside = if inside.is_empty() { inside } else { format!(".{inside}") };
+                    let place = format!("tools.{i}.parameters{inside}");
+                    return Err(GrammarError::bad(&place, problem, "simplify it, or leave `strict` out"));
+                }
             }
         }
-        // As text: its first character alone is no control token.
-        let spelt = text.get(at..at + len).unwrap_or("");
-        taken(vocabulary, matcher, spelt, |matcher| from_here(vocabulary, matcher, after, left))
-    })
-}
-
-/// Runs `then` behind the text, if that is admitted; leaves the matcher where it was.
-fn taken(
-    vocabulary: &Vocabulary,
-    matcher: &mut Matcher,
-    text: &str,
-    then: impl FnOnce(&mut Matcher) -> Result<bool, GrammarError>,
-) -> Result<bool, GrammarError> {
-    let tokens = vocabulary.spelt(text.as_bytes());
-    let count = matcher.advance_all(&tokens)?;
-    let admitted = if count == tokens.len() { then(matcher)? } else { false };
-    matcher.rollback(count)?;
-    Ok(admitted)
+    }
 }

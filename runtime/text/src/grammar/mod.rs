@@ -8,12 +8,19 @@
 //!
 //! The automata are llguidance's. What is here says what is to be matched: nothing about a format or a model is built in.
 
+mod admits;
+mod arguments;
 mod compiler;
 mod error;
+mod formats;
 mod lower;
 mod matcher;
+mod pieces;
+mod region;
+mod schema;
 mod spec;
 mod tokens;
+mod turn;
 mod writer;
 
 pub use compiler::{Compiler, Grammar, Limits};

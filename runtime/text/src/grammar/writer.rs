@@ -126,12 +126,6 @@ impl Writer {
         if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" ") }
     }
 
-    /// A text as content of a rule.
-    pub fn text(&mut self, text: &str) -> String {
-        let pieces = self.pieces(text);
-        self.sequence(&pieces)
-    }
-
     /// A rule for JSON of that schema, without white space around it.
     pub fn json(&mut self, schema: &Value, strict: bool) -> String {
         let mut schema = match schema {

@@ -21,8 +21,12 @@ mod types;
 
 pub use error::ResponseError;
 pub use parser::ResponseParser;
+pub(crate) use pattern::Pattern;
+pub(crate) use tags::TagFormat;
 pub use template::ResponseTemplate;
+pub(crate) use template::{CallContent, CallFormat, Field, Role};
 pub use types::Tools;
+pub(crate) use types::{Type, types_of};
 
 /// What was held to a grammar when the answer was generated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

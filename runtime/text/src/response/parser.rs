@@ -144,6 +144,12 @@ impl ResponseParser {
         Ok(merged(std::mem::take(&mut self.events)))
     }
 
+    /// Whether the text that comes next belongs to reasoning, as far as it is known.
+    pub fn is_reasoning(&self) -> bool {
+        let Region::Text(field) = self.region else { return false };
+        self.template.fields.get(field).is_some_and(|field| field.role == Role::Reasoning)
+    }
+
     /// The answer ends; what was undecided belongs to the region that is open.
     pub fn finish(mut self, ending: Ending) -> Result<Ended, ResponseError> {
         if let Some(error) = self.failed.take() {

@@ -22,6 +22,7 @@ const MARKER: &str = "ahead__";
 /// A compiled pattern that matches no empty text.
 #[derive(Debug)]
 pub(crate) struct Pattern {
+    hir: Hir,
     nfa: NFA,
     groups: PikeVM,
     /// States that wait for a match's first byte, the preferred first.
@@ -76,7 +77,8 @@ impl Pattern {
             nfa.group_info().pattern_names(PatternID::ZERO).map(|name| name.unwrap_or_default().to_owned()).collect();
         let markers = (0..all.len()).filter(|i| all.get(*i).is_some_and(|n| n.starts_with(MARKER))).collect();
         let names = all.into_iter().filter(|n| !n.is_empty() && !n.starts_with(MARKER)).collect();
-        let mut pattern = Pattern { nfa, groups, start: Vec::new(), first: [false; 256], names, markers };
+        let mut pattern =
+            Pattern { hir: hir.clone(), nfa, groups, start: Vec::new(), first: [false; 256], names, markers };
         let mut seen = vec![0; pattern.states()];
         let mut reached = Vec::new();
         pattern.close(pattern.nfa.start_anchored(), 0, 1, &mut seen, &mut reached, &mut Vec::new());
@@ -85,6 +87,16 @@ impl Pattern {
             pattern.first[usize::from(byte)] = pattern.start.iter().any(|s| pattern.step(*s, byte).is_some());
         }
         Ok(pattern)
+    }
+
+    /// The expression, with a marker group where text is only looked at.
+    pub fn hir(&self) -> &Hir {
+        &self.hir
+    }
+
+    /// Whether a group marks where text is only looked at.
+    pub fn is_marker(group: &str) -> bool {
+        group.starts_with(MARKER)
     }
 
     /// Names of the groups.

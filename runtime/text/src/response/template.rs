@@ -252,6 +252,22 @@ impl ResponseTemplate {
         self.last_anchor(prompt).and_then(|(_, end)| prompt.get(end..)).unwrap_or("")
     }
 
+    /// What opens a field.
+    pub(crate) fn opener(&self, field: usize) -> Option<&Pattern> {
+        let at = self.opens.iter().position(|opens| *opens == Some(field))?;
+        self.outside.patterns.get(at)
+    }
+
+    /// Where a message begins.
+    pub(crate) fn anchor(&self) -> Option<&Pattern> {
+        self.anchor.as_ref()?.patterns.first()
+    }
+
+    /// Whether a literal ends with the start of a message.
+    pub(crate) fn ends_with_anchor(&self, text: &str) -> bool {
+        self.last_anchor(text).is_some_and(|(_, end)| end == text.len())
+    }
+
     /// Whether the text of the token that stopped generation closes a call by itself; then it is part of what is parsed,
     /// otherwise it is not.
     pub fn closes_call(&self, token: &str) -> bool {

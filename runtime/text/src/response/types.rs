@@ -36,6 +36,19 @@ impl Type {
         })
     }
 
+    /// Its name in a schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Type::String => "string",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::Boolean => "boolean",
+            Type::Null => "null",
+            Type::Object => "object",
+            Type::Array => "array",
+        }
+    }
+
     fn of(value: &Value) -> Type {
         match value {
             Value::Null => Type::Null,
@@ -62,6 +75,11 @@ impl Types {
     /// Whether the text must be JSON, when a grammar holds it to the schema.
     pub fn is_json(&self) -> bool {
         !self.0.is_empty() && !self.0.contains(&Type::String)
+    }
+
+    /// The types besides text.
+    pub fn others(&self) -> Vec<Type> {
+        self.0.iter().copied().filter(|t| *t != Type::String).collect()
     }
 
     /// JSON of a value written as `text`.
@@ -177,6 +195,14 @@ fn whole(text: &str) -> Option<String> {
     Some(format!("{}{kept}{}", if number.negative { "-" } else { "" }, "0".repeat(zeros)))
 }
 
+/// Types of a parameter in a tool's schema `root`.
+pub(crate) fn types_of(root: &Value, parameter: &Value) -> Types {
+    let mut reading = Reading { root, left: SCHEMA_PIECES };
+    let mut types = Types::default();
+    reading.types(parameter, SCHEMA_DEPTH, &mut types);
+    types
+}
+
 /// The tools that a request declares.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
@@ -198,12 +224,8 @@ impl Tools {
             let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
             let schema = tool.get("parameters").or_else(|| tool.get("input_schema")).unwrap_or(&Value::Null);
             let properties = schema.get("properties").and_then(Value::as_object);
-            let types = properties.into_iter().flatten().map(|(key, parameter)| {
-                let mut reading = Reading { root: schema, left: SCHEMA_PIECES };
-                let mut types = Types::default();
-                reading.types(parameter, SCHEMA_DEPTH, &mut types);
-                (key.clone(), types)
-            });
+            let types = properties.into_iter().flatten();
+            let types = types.map(|(key, parameter)| (key.clone(), types_of(schema, parameter)));
             found.insert(name.to_owned(), types.collect());
         }
         Tools { tools: found }

@@ -1,0 +1,404 @@
+//! The grammar of a turn: reasoning, then calls or an answer, as the response template writes them.
+
+use super::arguments::{Elements, matches};
+use super::pieces::{Part, Parts, first_control, parts, plain, spelt, written};
+use super::region::{Text, ended_text, open_text};
+use super::writer::{Piece, Writer, slashed};
+use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec, lower};
+use crate::response::{CallContent, Field, Pattern, Role};
+use regex_syntax::hir::{Capture, Hir, HirKind, Look};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// White space that may stand between regions where it belongs to none.
+const GAP: &str = "[ \\t\\r\\n]{0,4}";
+
+/// Why a turn has no grammar.
+pub(crate) enum TurnProblem {
+    /// The request is at fault.
+    Request(GrammarError),
+    /// A tool's schema cannot be held: its number, the place inside, and the problem.
+    Tool(usize, String, String),
+}
+
+impl From<GrammarError> for TurnProblem {
+    fn from(error: GrammarError) -> Self {
+        TurnProblem::Request(error)
+    }
+}
+
+/// What closes a field's regions.
+struct Closer {
+    parts: Parts,
+    /// The closer as mere text.
+    spelt: String,
+    /// A next message begins behind it.
+    restarts: bool,
+    /// It begins with a token that ends the answer, so nothing follows it.
+    stops: bool,
+}
+
+/// A turn under construction.
+struct Turn<'a> {
+    writer: &'a mut Writer,
+    spec: &'a TurnSpec,
+    /// Tools whose arguments are free.
+    free: &'a BTreeSet<usize>,
+}
+
+/// Content of a rule for the turn. Tools in `free` have schemas that cannot be held.
+pub(crate) fn turn(writer: &mut Writer, spec: &TurnSpec, free: &BTreeSet<usize>) -> Result<String, TurnProblem> {
+    let mut turn = Turn { writer, spec, free };
+    turn.check()?;
+    match spec.place {
+        TurnPlace::Call => {
+            let next = "begin the generation at the start of a message or of an answer";
+            Err(GrammarError::bad("messages", "end inside a call, where no turn grammar begins", next).into())
+        }
+        TurnPlace::Answer => match turn.field(Role::Content) {
+            Some((index, field)) => Ok(turn.answer_text(index, field)?),
+            None => Err(turn.cannot("content", "is absent").into()),
+        },
+        TurnPlace::AfterReasoning => turn.body(false),
+        TurnPlace::MessageStart | TurnPlace::Reasoning => turn.reasoning_and_body(),
+    }
+}
+
+impl<'a> Turn<'a> {
+    fn cannot(&self, field: &str, problem: &str) -> GrammarError {
+        let next = "serve this template without turn grammars";
+        GrammarError::bad(&format!("response_template.fields.{field}"), problem, next)
+    }
+
+    /// Wishes that do not go together.
+    fn check(&self) -> Result<(), GrammarError> {
+        let spec = self.spec;
+        match &spec.choice {
+            Choice::Required if spec.tools.is_empty() => {
+                return Err(GrammarError::bad("tool_choice", "is `required` and there are no tools", "declare some"));
+            }
+            Choice::Named(name) if !spec.tools.iter().any(|tool| tool.name == *name) => {
+                let problem = format!("names `{name}`, which is not among the tools");
+                return Err(GrammarError::bad("tool_choice", problem, "name a declared tool"));
+            }
+            _ => {}
+        }
+        let own = match &spec.answer {
+            None | Some(GrammarSpec::JsonSchema { .. } | GrammarSpec::JsonObject) => return Ok(()),
+            Some(GrammarSpec::Turn(_)) => {
+                return Err(GrammarError::bad("answer", "is a turn inside a turn", "give the answer another grammar"));
+            }
+            Some(other) => lower::place(other),
+        };
+        let (callable, strict) = (self.callable(), spec.tools.iter().any(|tool| tool.strict));
+        let other = match &spec.choice {
+            Choice::Required => "tool_choice `required`",
+            Choice::Named(_) => "a named tool_choice",
+            Choice::Auto if callable && strict => "strict tools",
+            Choice::Auto if callable && !spec.parallel => "parallel_tool_calls `false`",
+            _ => return Ok(()),
+        };
+        let why = "such a grammar is the whole answer and no calls are held beside it".to_owned();
+        Err(GrammarError::Conflict { first: own.to_owned(), second: other.to_owned(), why })
+    }
+
+    fn callable(&self) -> bool {
+        self.spec.choice != Choice::None && !self.spec.tools.is_empty()
+    }
+
+    fn field(&self, role: Role) -> Option<(usize, &'a Field)> {
+        self.spec.template.fields.iter().enumerate().find(|(_, field)| field.role == role)
+    }
+
+    fn reasoning_and_body(&mut self) -> Result<String, TurnProblem> {
+        let Some((index, field)) = self.field(Role::Reasoning) else { return self.body(false) };
+        let Some(opener) = self.spec.template.opener(index) else {
+            return Err(self.cannot("thinking", "has no opener").into());
+        };
+        let closers = self.closers("thinking", field)?;
+        let avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
+        let text = match self.spec.begun.is_empty() {
+            true => thought(&avoid),
+            false => Text::any(),
+        };
+        let mut ways = Vec::new();
+        for closer in closers.iter().filter(|closer| !closer.stops) {
+            let text = ended_text(self.writer, &text, &avoid, &closer.parts)
+                .ok_or_else(|| self.cannot("thinking", "closes with text and a control token behind it"))?;
+            let body = self.body(!closer.restarts)?;
+            ways.push(format!("{text} ({body})"));
+        }
+        if ways.is_empty() {
+            return Err(self.cannot("thinking", "has no closer that lets an answer follow").into());
+        }
+        if self.spec.place == TurnPlace::Reasoning {
+            return Ok(ways.join(" | "));
+        }
+        let opener = self.pattern("thinking.open", opener)?;
+        let opener = written(self.writer, &opener);
+        Ok(format!("{opener} ({})", ways.join(" | ")))
+    }
+
+    /// What follows the reasoning; with `gap`, the message may begin anew first.
+    fn body(&mut self, gap: bool) -> Result<String, TurnProblem> {
+        let mut ways = Vec::new();
+        if matches!(self.spec.choice, Choice::None | Choice::Auto) {
+            ways.push(self.answer(gap)?);
+        }
+        if self.callable() {
+            ways.push(self.calls(gap)?);
+        }
+        Ok(ways.join(" | "))
+    }
+
+    fn answer(&mut self, gap: bool) -> Result<String, GrammarError> {
+        let Some((index, field)) = self.field(Role::Content) else { return Err(self.cannot("content", "is absent")) };
+        let text = self.answer_text(index, field)?;
+        let Some(opener) = self.spec.template.opener(index) else { return Ok(text) };
+        let opener = self.pattern("content.open", opener)?;
+        let opener = self.behind(gap, &opener)?;
+        Ok(format!("{opener} ({text})"))
+    }
+
+    /// An answer from behind its opener on.
+    fn answer_text(&mut self, index: usize, field: &Field) -> Result<String, GrammarError> {
+        let closers = self.closers("content", field)?;
+        let mut avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
+        if self.spec.template.rest == Some(index) {
+            let others = (0..self.spec.template.fields.len()).filter_map(|field| self.spec.template.opener(field));
+            avoid.extend(others.map(|opener| spelt(opener.hir())));
+        }
+        let text = match &self.spec.answer {
+            None => Some(Text::any()),
+            Some(spec) => lower::raw_text(spec),
+        };
+        let mut ways = Vec::new();
+        let open: Vec<&Closer> = closers.iter().filter(|closer| !closer.stops).collect();
+        match (text, &self.spec.answer) {
+            (Some(text), _) => {
+                ways.push(open_text(self.writer, &text, &avoid));
+                for closer in open {
+                    ways.extend(ended_text(self.writer, &text, &avoid, &closer.parts));
+                }
+            }
+            (None, Some(spec)) => {
+                let inner = lower::lowered(self.writer, spec)?;
+                let ends: Vec<String> = open.iter().map(|closer| written(self.writer, &closer.parts)).collect();
+                match ends.is_empty() {
+                    true => ways.push(inner),
+                    false => ways.push(format!("({inner}) ({})?", ends.join(" | "))),
+                }
+            }
+            (None, None) => {}
+        }
+        Ok(ways.join(" | "))
+    }
+
+    fn calls(&mut self, gap: bool) -> Result<String, TurnProblem> {
+        let Some((index, field)) = self.field(Role::Calls) else {
+            return Err(self.cannot("tool_calls", "is absent").into());
+        };
+        let closers = self.closers("tool_calls", field)?;
+        let first = self.call(index, field, &closers, gap)?;
+        let open: Vec<&Closer> = closers.iter().filter(|closer| !closer.stops).collect();
+        let mut ends = vec!["\"\"".to_owned()];
+        ends.extend(open.iter().map(|closer| written(self.writer, &closer.parts)));
+        if !self.spec.parallel || matches!(self.spec.choice, Choice::Named(_)) {
+            return Ok(format!("({first}) ({})", ends.join(" | ")));
+        }
+        let more = self.writer.forward();
+        for closer in open {
+            let next = self.call(index, field, &closers, !closer.restarts)?;
+            let end = written(self.writer, &closer.parts);
+            ends.push(format!("{end} ({next}) {more}"));
+        }
+        self.writer.fill(&more, &ends.join(" | "));
+        Ok(format!("({first}) {more}"))
+    }
+
+    /// One call of any tool that may be called.
+    fn call(&mut self, index: usize, field: &Field, closers: &[Closer], gap: bool) -> Result<String, TurnProblem> {
+        let (Some(format), Some(opener)) = (&field.call, self.spec.template.opener(index)) else {
+            return Err(self.cannot("tool_calls", "has no opener").into());
+        };
+        let mut ways = Vec::new();
+        for (i, tool) in self.spec.tools.iter().enumerate() {
+            if matches!(&self.spec.choice, Choice::Named(name) if *name != tool.name) {
+                continue;
+            }
+            let opener = self.call_opener(i, tool, format.streamed_name.as_deref(), opener)?;
+            let opener = self.behind(gap, &opener)?;
+            let arguments = match &format.content {
+                CallContent::Tags(tags) => {
+                    let avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
+                    let elements = Elements::new(self.writer, tags, &avoid).filter(|_| format.streamed_name.is_some());
+                    let elements =
+                        elements.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold"))?;
+                    self.arguments(i, tool, &elements)?
+                }
+                CallContent::Json => {
+                    let schema = self.json_call(i, tool, format)?;
+                    let strict = tool.strict && !self.free.contains(&i);
+                    let space = self.writer.terminal(&slashed("[ \\t\\r\\n]{1,4}"));
+                    format!("{space}? {} {space}?", self.writer.json(&schema, strict))
+                }
+            };
+            ways.push(format!("{opener} {arguments}"));
+        }
+        Ok(self.writer.rule(&ways.join(" | ")))
+    }
+
+    fn arguments(&mut self, i: usize, tool: &ToolSpec, elements: &Elements) -> Result<String, TurnProblem> {
+        if self.free.contains(&i) {
+            let free = elements.free(self.writer);
+            return free.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold").into());
+        }
+        elements.of_tool(self.writer, tool).map_err(|(place, problem)| TurnProblem::Tool(i, place, problem))
+    }
+
+    /// The opener with the tool's name in it.
+    fn call_opener(
+        &self,
+        i: usize,
+        tool: &ToolSpec,
+        group: Option<&str>,
+        opener: &Pattern,
+    ) -> Result<Parts, GrammarError> {
+        let fill = |name: &str| (Some(name) == group).then(|| tool.name.clone());
+        if let Some(of_name) = group.and_then(|group| capture(opener.hir(), group)) {
+            let whole = Hir::concat(vec![Hir::look(Look::Start), of_name.clone(), Hir::look(Look::End)]);
+            let control = self.writer.pieces(&tool.name).iter().any(|piece| matches!(piece, Piece::Control(_)));
+            if control || !matches(&whole.to_string(), &tool.name) {
+                let problem = format!("is `{}`, which the opener of a call cannot carry", tool.name);
+                return Err(GrammarError::bad(&format!("tools.{i}.name"), problem, "use letters, digits, `_` and `-`"));
+            }
+        }
+        let parts = parts(self.writer, opener.hir(), &fill);
+        parts.ok_or_else(|| self.cannot("tool_calls", "has an opener that repeats control tokens"))
+    }
+
+    /// The schema of a call that is written as JSON.
+    fn json_call(&self, i: usize, tool: &ToolSpec, format: &crate::response::CallFormat) -> Result<Value, TurnProblem> {
+        let parameters = match &tool.parameters {
+            _ if self.free.contains(&i) => json!({"type": "object"}),
+            Value::Null => json!({"type": "object"}),
+            own => own.clone(),
+        };
+        let (parameters, defs) = super::schema::nested(&parameters);
+        let shape = format.transform_each.as_ref().or(format.transform.as_ref());
+        let leaf = |name: &str| {
+            let shape = shape?;
+            shape.get("function").unwrap_or(shape).get(name)?.as_str()?.strip_prefix('{')?.strip_suffix('}')
+        };
+        let inside = |path: Option<&str>, otherwise: &str| match (path, shape) {
+            (_, None) => Some(Some(otherwise.to_owned())),
+            (Some("content"), _) => Some(None),
+            (Some(path), _) => path.strip_prefix("content.").filter(|p| !p.contains('.')).map(|p| Some(p.to_owned())),
+            (None, _) => None,
+        };
+        let mut properties = Map::new();
+        let captured = leaf("name").is_some_and(|name| !name.starts_with("content"));
+        let name = if captured { Some(None) } else { inside(leaf("name"), "name") };
+        let (Some(name), Some(arguments)) = (name, inside(leaf("arguments"), "arguments")) else {
+            return Err(self
+                .cannot("tool_calls.transform", "finds name or arguments where a grammar cannot hold them")
+                .into());
+        };
+        if let Some(key) = name {
+            properties.insert(key, json!({"const": tool.name}));
+        }
+        let mut schema = match arguments {
+            None => parameters,
+            Some(key) => {
+                properties.insert(key, parameters);
+                let required: Vec<&String> = properties.keys().collect();
+                json!({"type": "object", "required": required, "properties": properties, "additionalProperties": false})
+            }
+        };
+        if format.transform_each.is_some() {
+            schema = json!({"type": "array", "items": schema, "minItems": 1, "maxItems": 1});
+        }
+        if let (Some(defs), Some(map)) = (defs, schema.as_object_mut()) {
+            map.insert("$defs".to_owned(), defs);
+        }
+        Ok(schema)
+    }
+
+    /// What closes a field's regions.
+    fn closers(&self, name: &str, field: &Field) -> Result<Vec<Closer>, GrammarError> {
+        let stop = self.writer.vocabulary().stop();
+        let closer = |pattern: &Pattern| {
+            let parts = self.pattern(name, pattern)?;
+            let stops = first_control(&parts).is_some_and(|id| stop.contains(&id));
+            let restarts = literal(pattern.hir()).is_some_and(|text| self.spec.template.ends_with_anchor(&text));
+            Ok(Closer { parts, spelt: spelt(pattern.hir()), restarts, stops })
+        };
+        field.closers.patterns.iter().map(closer).collect()
+    }
+
+    fn pattern(&self, field: &str, pattern: &Pattern) -> Result<Parts, GrammarError> {
+        parts(self.writer, pattern.hir(), &|_| None).ok_or_else(|| self.cannot(field, "repeats control tokens"))
+    }
+
+    /// An opener behind another region: with `gap`, the message may begin anew before it, and white space may stand
+    /// there, as text between regions is nobody's.
+    fn behind(&mut self, gap: bool, opener: &Parts) -> Result<String, GrammarError> {
+        let spaced = plain(opener.get(..1).unwrap_or(&[])).is_some_and(|first| !matches(&format!("^{first}"), " "));
+        let starts_with_space = |text: &str| text.starts_with([' ', '\n']);
+        let begins_bare = match opener.first() {
+            Some(Part::Piece(Piece::Text(text))) => !starts_with_space(text),
+            _ => spaced,
+        };
+        if !gap {
+            let optional = Part::Piece(Piece::Regex(" ?".to_owned()));
+            let parts = if begins_bare { super::region::joined(&[optional], opener) } else { opener.clone() };
+            return Ok(written(self.writer, &parts));
+        }
+        let space = [Part::Piece(Piece::Regex(GAP.to_owned()))];
+        let direct = super::region::joined(&space, opener);
+        let Some(anchor) = self.spec.template.anchor() else { return Ok(written(self.writer, &direct)) };
+        let anchor = self.pattern("start_anchor", anchor)?;
+        let anew = super::region::joined(&anchor, &direct);
+        Ok(written(self.writer, &[Part::Either(vec![direct, anew])]))
+    }
+}
+
+/// Reasoning has something in it, and does not begin as one of its closers does.
+fn thought(closers: &[String]) -> Text {
+    let mut first: Vec<char> = closers.iter().filter_map(|closer| first_char(closer)).collect();
+    first.dedup();
+    let first: String = first.iter().map(|c| regex_syntax::escape(&c.to_string())).collect();
+    let language = if first.is_empty() { "(?s:.+)".to_owned() } else { format!("(?s:[^{first}].*)") };
+    Text { language: Some(slashed(&language)), may_be_empty: false }
+}
+
+/// The character that an expression's matches begin with, if that is a literal.
+fn first_char(regex: &str) -> Option<char> {
+    fn of(hir: &Hir) -> Option<char> {
+        match hir.kind() {
+            HirKind::Literal(literal) => std::str::from_utf8(&literal.0).ok()?.chars().next(),
+            HirKind::Concat(parts) => of(parts.first()?),
+            HirKind::Capture(capture) => of(&capture.sub),
+            _ => None,
+        }
+    }
+    of(&regex_syntax::parse(regex).ok()?)
+}
+
+fn literal(hir: &Hir) -> Option<String> {
+    match hir.kind() {
+        HirKind::Literal(literal) => String::from_utf8(literal.0.to_vec()).ok(),
+        _ => None,
+    }
+}
+
+/// The group of that name.
+fn capture<'a>(hir: &'a Hir, wanted: &str) -> Option<&'a Hir> {
+    match hir.kind() {
+        HirKind::Capture(Capture { name: Some(name), sub, .. }) if **name == *wanted => Some(sub),
+        HirKind::Capture(Capture { sub, .. }) => capture(sub, wanted),
+        HirKind::Concat(all) | HirKind::Alternation(all) => all.iter().find_map(|part| capture(part, wanted)),
+        HirKind::Repetition(repetition) => capture(&repetition.sub, wanted),
+        _ => None,
+    }
+}
