@@ -61,7 +61,11 @@ pub static CODES: &[Code] = &[
         "no dtype of untyped names",
         "[model] act says which dtype an untyped name rounds to: bf16 or f32. A target may replace it.",
     ),
-    code("B0013", "a dimension out of range", "Dimensions are whole numbers from 1 to 2^40, layers at most 4096."),
+    code(
+        "B0013",
+        "a dimension out of range",
+        "Dimensions are whole numbers from 0 to 2^40, layers from 1 to 4096. A dimension of 0 says that the model has none of these: nothing that is used may have it.",
+    ),
     code("B0014", "no number of layers", "[dims] layers = N is needed by the schedule."),
     code(
         "B0015",
@@ -88,7 +92,11 @@ pub static CODES: &[Code] = &[
     ),
     code("B0022", "unknown schedule column", "The condition names a column that [schedule] does not have."),
     code("B0023", "unknown axis", "Axes are the dimensions of [dims] and the factors of [axes]."),
-    code("B0024", "an impossible size", "A weight has between 1 and 2^60 elements."),
+    code(
+        "B0024",
+        "an impossible size",
+        "A weight that a layer has, and a row of a cache, has between 1 and 2^60 elements.",
+    ),
     code("B0025", "an axis twice", "Two axes of one value may not share a name, since values are aligned by name."),
     code(
         "B0026",
@@ -111,6 +119,16 @@ pub static CODES: &[Code] = &[
         "B0031",
         "a disk name not understood",
         "Disk names may hold {l}, {axis} for leading axes spread over several tensors, and one slice such as [:, 0:width].",
+    ),
+    code(
+        "B0032",
+        "a requirement that does not hold",
+        "The spec states in [require] what its mathematics needs of dims and values, and a number breaks it.",
+    ),
+    code(
+        "B0033",
+        "a requirement not understood",
+        "A condition of [require] compares numbers made of dimensions, values and members of groups, with + - * % and == != < <= > >=, joined by and, or, not.",
     ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
@@ -303,6 +321,11 @@ pub static CODES: &[Code] = &[
         "B0288",
         "heads that do not fit",
         "Queries have axes rows, heads, elements; heads is a multiple of the cache's heads and elements are the cache's.",
+    ),
+    code(
+        "B0289",
+        "a sink of another shape",
+        "The sink of an attention has one number for each query head: the query's axes but its rows and its last one.",
     ),
     code(
         "B0291",

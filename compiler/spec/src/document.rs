@@ -1,6 +1,6 @@
 //! TOML with spans: a tree in which every key and value knows its bytes.
 
-use crate::{Diagnostic, Sources};
+use crate::Diagnostic;
 use indexmap::IndexMap;
 use ir::Span;
 use toml::Spanned;
@@ -73,9 +73,8 @@ impl Node {
     }
 }
 
-/// Parses a file that was already added to `sources`.
-pub(crate) fn parse(file: u32, sources: &Sources, out: &mut Vec<Diagnostic>) -> Option<Node> {
-    let text = sources.text(file);
+/// Parses the text of a file.
+pub(crate) fn parse(file: u32, text: &str, out: &mut Vec<Diagnostic>) -> Option<Node> {
     match DeTable::parse(text) {
         Ok(table) => {
             let span = to_span(file, table.span());

@@ -3,8 +3,9 @@
 //! Which keys mean what is said by the `[import]` table of the base spec; no key is known here. Every key
 //! of the config must be used, demanded or ignored by that table, so nothing is dropped in silence.
 
+use crate::config::{Origins, Places};
 use crate::document::{Node, Table};
-use crate::merge::{self, Merged};
+use crate::merge::{self, Input, Merged};
 use crate::source::read_text;
 use crate::{Diagnostic, Library, Sources, recipe};
 use ir::Span;
@@ -19,6 +20,8 @@ pub struct Imported {
     pub toml: String,
     /// Name of the base spec.
     pub base: String,
+    /// Which lines of the text come from which keys.
+    pub(crate) origins: Origins,
 }
 
 /// Reads a config and writes a spec, or says by name what cannot be expressed.
@@ -44,13 +47,14 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
             return None;
         }
     };
-    let (base, merged) = base_for(&json, file, &text, library, out)?;
+    let places = Places::read(&text, file);
+    let (base, merged) = base_for(&json, &places, library, out)?;
     // A checkpoint has no name of its own but that of its directory.
     let folder = config.canonicalize().ok().and_then(|p| Some(p.parent()?.file_name()?.to_string_lossy().into_owned()));
     let name = folder.unwrap_or_else(|| base.clone());
-    let mut importer = Importer { json, file, text, used: BTreeSet::new(), out, failed: false };
-    let toml = importer.run(&name, &base, &merged);
-    (!importer.failed).then_some(Imported { toml, base })
+    let mut importer = Importer { json, file, places, used: BTreeSet::new(), out, failed: false };
+    let (toml, origins) = importer.run(&name, &base, &merged);
+    (!importer.failed).then_some(Imported { toml, base, origins })
 }
 
 fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
@@ -60,18 +64,11 @@ fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
 }
 
 /// The embedded spec whose `hf` facts are those of the config.
-fn base_for(
-    json: &Value,
-    file: u32,
-    text: &str,
-    library: &Library,
-    out: &mut Vec<Diagnostic>,
-) -> Option<(String, Merged)> {
+fn base_for(json: &Value, places: &Places, library: &Library, out: &mut Vec<Diagnostic>) -> Option<(String, Merged)> {
     let mut known = Vec::new();
     for (name, spec) in library.specs() {
         let mut scratch = Vec::new();
-        let Some(merged) = merge::load(name, spec.to_owned(), None, library, &mut Sources::default(), &mut scratch)
-        else {
+        let Some(merged) = merge::load(Input::text(name, spec), library, &mut Sources::default(), &mut scratch) else {
             continue;
         };
         let Some(hf) = merged.table("model").and_then(|t| t.get("hf")).and_then(|(_, n)| n.table()) else { continue };
@@ -88,33 +85,48 @@ fn base_for(
         }
         known.push(format!("{} ({})", model_type.unwrap_or("any model_type"), wanted.join(", ")));
     }
-    let span = key_span(text, file, "architectures").or_else(|| key_span(text, file, "model_type"));
-    let mut d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture")
+    let key = ["architectures", "model_type"].into_iter().find(|k| json.get(*k).is_some()).unwrap_or("architectures");
+    let found = json.get(key).unwrap_or(&Value::Null);
+    let d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture")
+        .at(places.key(key), format!("the config says {found}"))
         .help(format!("known: {}; write a spec of your own for another one", known.join("; ")));
-    if let Some(span) = span.or(Some(Span { file, start: 0, end: 0 })) {
-        let found = json.get("architectures").or(json.get("model_type")).unwrap_or(&Value::Null);
-        d = d.at(span, format!("the config says {found}"));
-    }
     out.push(d);
     None
 }
 
-/// Place of the key at the end of a dotted path: each part is looked for behind the one before.
-fn key_span(text: &str, file: u32, path: &str) -> Option<Span> {
-    let (mut at, mut span) = (0, None);
-    for key in path.split('.') {
-        let quoted = Value::String(key.to_owned()).to_string();
-        let start = at + text.get(at..)?.find(&quoted)?;
-        at = start + quoted.len();
-        span = Some(Span { file, start: start as u32, end: at as u32 });
+/// A line of the spec, and the path of the config that it comes from.
+struct Line {
+    path: String,
+    text: String,
+}
+
+/// The text of the spec as it grows, with the places its lines come from.
+struct Made<'p> {
+    toml: String,
+    places: &'p Places,
+    origins: Origins,
+}
+
+impl Made<'_> {
+    fn line(&mut self, path: &str, text: &str) {
+        let (key, value) = (self.places.key(path), self.places.value(path));
+        self.origins.line(self.toml.len(), key, value);
+        self.toml.push_str(text);
+        self.toml.push('\n');
     }
-    span
+
+    fn section(&mut self, name: &str, lines: &[Line]) {
+        if !lines.is_empty() {
+            self.line("", &format!("\n[{name}]"));
+            lines.iter().for_each(|l| self.line(&l.path, &l.text));
+        }
+    }
 }
 
 struct Importer<'a> {
     json: Value,
     file: u32,
-    text: String,
+    places: Places,
     used: BTreeSet<String>,
     out: &'a mut Vec<Diagnostic>,
     failed: bool,
@@ -122,8 +134,7 @@ struct Importer<'a> {
 
 impl Importer<'_> {
     fn error(&mut self, path: &str, d: Diagnostic, found: String) {
-        let span = key_span(&self.text, self.file, path).unwrap_or(Span { file: self.file, start: 0, end: 0 });
-        self.out.push(d.at(span, found));
+        self.out.push(d.at(self.places.key(path), found));
         self.failed = true;
     }
 
@@ -133,7 +144,7 @@ impl Importer<'_> {
         path.split('.').try_fold(&self.json, |at, key| at.get(key)).cloned().unwrap_or(Value::Null)
     }
 
-    fn run(&mut self, name: &str, base: &str, merged: &Merged) -> String {
+    fn run(&mut self, name: &str, base: &str, merged: &Merged) -> (String, Origins) {
         let empty = Table::new();
         let table = merged.table("import").unwrap_or(&empty);
         let inner = |name: &str| table.get(name).and_then(|(_, n)| n.table()).cloned().unwrap_or_default();
@@ -161,20 +172,18 @@ impl Importer<'_> {
         let schedule = self.schedule(&inner("schedule"));
         let runtime = self.runtime(&inner("runtime"));
         self.unknown_keys();
-        let section = |name: &str, lines: &[String]| {
-            if lines.is_empty() { String::new() } else { format!("\n[{name}]\n{}\n", lines.join("\n")) }
-        };
-        format!(
-            "extends = {}\n\n[model]\nname = {}\nact = {}\n{}{}{}{}{}",
-            quoted(base),
-            quoted(name),
-            quoted(&act),
-            section("dims", &dims),
-            section("values", &values),
-            section("options", &options),
-            section("schedule", &schedule),
-            section("runtime", &runtime),
-        )
+        let origins = Origins::of(self.file);
+        let mut made = Made { toml: String::new(), places: &self.places, origins };
+        made.line("architectures", &format!("extends = {}", quoted(base)));
+        made.line("", "\n[model]");
+        made.line("", &format!("name = {}", quoted(name)));
+        made.line(&act.path, &act.text);
+        made.section("dims", &dims);
+        made.section("values", &values);
+        made.section("options", &options);
+        made.section("schedule", &schedule);
+        made.section("runtime", &runtime);
+        (made.toml, made.origins)
     }
 
     /// `path == literal | literal`; a literal is null, a truth value, a number, a list, or a bare word.
@@ -189,12 +198,13 @@ impl Importer<'_> {
         }
     }
 
-    fn act(&mut self, table: &Table) -> String {
-        let Some((_, node)) = table.get("act") else { return "f32".to_owned() };
+    fn act(&mut self, table: &Table) -> Line {
+        let line = |path: &str, act: &str| Line { path: path.to_owned(), text: format!("act = {}", quoted(act)) };
+        let Some((_, node)) = table.get("act") else { return line("", "f32") };
         let (key, found) = self.find(node);
         match found.as_str() {
-            Some("bfloat16") => "bf16".to_owned(),
-            Some("float32") => "f32".to_owned(),
+            Some("bfloat16") => line(&key, "bf16"),
+            Some("float32") => line(&key, "f32"),
             _ => {
                 let d = Diagnostic::error(
                     "B0405",
@@ -202,7 +212,7 @@ impl Importer<'_> {
                 )
                 .help("values are stored as bf16 or f32 in this build");
                 self.error(&key, d, format!("{found} here"));
-                "f32".to_owned()
+                line(&key, "f32")
             }
         }
     }
@@ -212,11 +222,11 @@ impl Importer<'_> {
         recipe::find(node, &mut |path| self.get(path))
     }
 
-    fn dims(&mut self, table: &Table) -> Vec<String> {
+    fn dims(&mut self, table: &Table) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
             match self.find(node) {
-                (_, Value::Number(n)) => lines.push(format!("{ours} = {n}")),
+                (path, Value::Number(n)) => lines.push(Line { path, text: format!("{ours} = {n}") }),
                 (path, found) => self.not_a_number(&path, &found, "a number"),
             }
         }
@@ -224,15 +234,15 @@ impl Importer<'_> {
     }
 
     /// Numbers and truth values; null becomes "none", which is left away where the base says it already.
-    fn values(&mut self, table: &Table, base: Option<&Table>) -> Vec<String> {
+    fn values(&mut self, table: &Table, base: Option<&Table>) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
             let is_none = base.and_then(|b| b.get(ours)).is_some_and(|(_, n)| n.text() == Some("none"));
             match self.find(node) {
-                (_, Value::Number(n)) => lines.push(format!("{ours} = {n}")),
-                (_, Value::Bool(b)) => lines.push(format!("{ours} = {b}")),
+                (path, Value::Number(n)) => lines.push(Line { path, text: format!("{ours} = {n}") }),
+                (path, Value::Bool(b)) => lines.push(Line { path, text: format!("{ours} = {b}") }),
                 (_, Value::Null) if is_none => {}
-                (_, Value::Null) => lines.push(format!("{ours} = \"none\"")),
+                (path, Value::Null) => lines.push(Line { path, text: format!("{ours} = \"none\"") }),
                 (path, found) => self.not_a_number(&path, &found, "a number, true, false or null"),
             }
         }
@@ -246,7 +256,7 @@ impl Importer<'_> {
     }
 
     /// Words of the config that choose among the alternatives of an option; null leaves the base's default.
-    fn options(&mut self, table: &Table, base: Option<&Table>) -> Vec<String> {
+    fn options(&mut self, table: &Table, base: Option<&Table>) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
             let offered = base.and_then(|b| b.get(ours)).and_then(|(_, n)| n.array()).into_iter().flatten();
@@ -254,8 +264,8 @@ impl Importer<'_> {
             match self.find(node) {
                 (_, Value::Null) => {}
                 (_, Value::String(word)) if offered.first() == Some(&word.as_str()) => {}
-                (_, Value::String(word)) if offered.contains(&word.as_str()) => {
-                    lines.push(format!("{ours} = [{}]", quoted(&word)));
+                (path, Value::String(word)) if offered.contains(&word.as_str()) => {
+                    lines.push(Line { path, text: format!("{ours} = [{}]", quoted(&word)) });
                 }
                 (path, found) => {
                     let d = Diagnostic::error(
@@ -271,7 +281,7 @@ impl Importer<'_> {
     }
 
     /// Lists of kinds, perhaps with a filter `| strip('suffix')`; without a list the base's rule stays.
-    fn schedule(&mut self, table: &Table) -> Vec<String> {
+    fn schedule(&mut self, table: &Table) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
             let rule = node.text().unwrap_or("");
@@ -287,7 +297,7 @@ impl Importer<'_> {
                         .filter_map(Value::as_str)
                         .map(|k| quoted(k.strip_suffix(suffix.as_str()).unwrap_or(k)))
                         .collect();
-                    lines.push(format!("{ours} = [{}]", kinds.join(", ")));
+                    lines.push(Line { path, text: format!("{ours} = [{}]", kinds.join(", ")) });
                 }
                 found => {
                     let d = Diagnostic::error("B0407", format!("`{path}` must be a list of names, one per layer"));
@@ -298,16 +308,16 @@ impl Importer<'_> {
         lines
     }
 
-    fn runtime(&mut self, table: &Table) -> Vec<String> {
+    fn runtime(&mut self, table: &Table) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
             let path = node.text().unwrap_or("").to_owned();
             match self.get(&path) {
                 Value::Null => {}
-                found @ Value::Number(_) => lines.push(format!("{ours} = {found}")),
+                found @ Value::Number(_) => lines.push(Line { path, text: format!("{ours} = {found}") }),
                 Value::Array(items) if items.iter().all(Value::is_u64) => {
                     let ids: Vec<String> = items.iter().map(Value::to_string).collect();
-                    lines.push(format!("{ours} = [{}]", ids.join(", ")));
+                    lines.push(Line { path, text: format!("{ours} = [{}]", ids.join(", ")) });
                 }
                 found => {
                     let d =

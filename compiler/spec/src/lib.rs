@@ -8,6 +8,7 @@
 
 mod ast;
 mod codes;
+mod config;
 mod diag;
 mod disk;
 mod document;
@@ -76,7 +77,8 @@ pub fn check_path(path: &Path, library: &Library, choices: &Choices) -> Checked 
 pub fn check_text(name: &str, text: &str, library: &Library, choices: &Choices) -> Checked {
     let mut sources = Sources::default();
     let mut diagnostics = Vec::new();
-    let model = from_text(name, text.to_owned(), None, library, choices, &mut sources, &mut diagnostics);
+    let input = merge::Input::text(name, text);
+    let model = from_input(input, library, choices, &mut sources, &mut diagnostics);
     checked(model, diagnostics, sources)
 }
 
@@ -99,11 +101,12 @@ fn read(
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Model> {
-    if path.is_dir() {
-        let config = path.join("config.json");
-        let imported = import(&config, library, sources, out)?;
-        let name = format!("{} (imported)", config.display());
-        return from_text(&name, imported.toml, None, library, choices, sources, out);
+    let name = path.display().to_string();
+    if path.is_dir() || path.extension().is_some_and(|e| e == "json") {
+        let config = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        let made = import(&config, library, sources, out)?;
+        let input = merge::Input { name, text: made.toml, folder: None, origins: Some(made.origins) };
+        return from_input(input, library, choices, sources, out);
     }
     let text = match source::read_text(path) {
         Ok(text) => text,
@@ -112,19 +115,18 @@ fn read(
             return None;
         }
     };
-    from_text(&path.display().to_string(), text, path.parent(), library, choices, sources, out)
+    let input = merge::Input { name, text, folder: path.parent().map(Path::to_path_buf), origins: None };
+    from_input(input, library, choices, sources, out)
 }
 
-fn from_text(
-    name: &str,
-    text: String,
-    folder: Option<&Path>,
+fn from_input(
+    input: merge::Input,
     library: &Library,
     choices: &Choices,
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Model> {
-    let merged = merge::load(name, text, folder, library, sources, out)?;
+    let merged = merge::load(input, library, sources, out)?;
     let facts = facts::resolve(&merged, choices, sources, out);
     let program = parser::program(&merged, library, sources, out);
     names::check(&merged, &program, out);

@@ -4,6 +4,7 @@
 //! cache kind, one list) the derived value replaces the base's. Functions of the block text replace
 //! functions of the same name.
 
+use crate::config::Origins;
 use crate::document::{Kind, Node, Table, parse};
 use crate::source::read_text;
 use crate::{Diagnostic, Library, Sources};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 const MAX_CHAIN: usize = 8;
 
 /// Every table a spec may have, and the tables inside that merge by key as well.
-const TABLES: [(&str, &[&str]); 15] = [
+const TABLES: [(&str, &[&str]); 16] = [
     ("model", &[]),
     ("dims", &[]),
     ("axes", &[]),
@@ -26,6 +27,7 @@ const TABLES: [(&str, &[&str]); 15] = [
     ("weights", &[]),
     ("layer", &["weights"]),
     ("import", &["dims", "values", "options", "schedule", "runtime"]),
+    ("require", &[]),
     ("runtime", &[]),
     ("lints", &[]),
     ("blocks", &[]),
@@ -64,20 +66,45 @@ impl Merged {
     }
 }
 
+/// A text to read as a spec.
+pub(crate) struct Input {
+    /// Name of the file, for errors.
+    pub name: String,
+    pub text: String,
+    /// Where its bases may lie.
+    pub folder: Option<PathBuf>,
+    /// If the text was made from another file: which places it comes from.
+    pub origins: Option<Origins>,
+}
+
+impl Input {
+    /// A text that stands alone.
+    pub fn text(name: &str, text: &str) -> Self {
+        Input { name: name.to_owned(), text: text.to_owned(), folder: None, origins: None }
+    }
+}
+
 /// Reads a spec and its chain of bases.
 pub(crate) fn load(
-    name: &str,
-    text: String,
-    folder: Option<&Path>,
+    input: Input,
     library: &Library,
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Merged> {
     let mut chain: Vec<(u32, Node)> = Vec::new();
-    let mut next = Some((name.to_owned(), text, folder.map(PathBuf::from)));
-    while let Some((name, text, folder)) = next.take() {
-        let file = sources.add(name, text);
-        let node = parse(file, sources, out)?;
+    let mut next = Some(input);
+    while let Some(input) = next.take() {
+        let (file, node) = match &input.origins {
+            Some(origins) => {
+                let mut node = parse(origins.file, &input.text, out)?;
+                origins.map(&mut node);
+                (origins.file, node)
+            }
+            None => {
+                let file = sources.add(input.name, input.text);
+                (file, parse(file, sources.text(file), out)?)
+            }
+        };
         let base = node.table().and_then(|t| t.get("extends")).map(|(_, n)| n.clone());
         chain.push((file, node));
         if let Some(base) = base {
@@ -89,7 +116,7 @@ pub(crate) fn load(
                 );
                 return None;
             }
-            next = Some(base_text(&base, folder.as_deref(), library, out)?);
+            next = Some(base_text(&base, input.folder.as_deref(), library, out)?);
         }
     }
     let whole = Span { file: chain[0].0, start: 0, end: 0 };
@@ -101,12 +128,7 @@ pub(crate) fn load(
 }
 
 /// The text of a base: a file beside the spec if there is one, else an embedded spec.
-fn base_text(
-    base: &Node,
-    folder: Option<&Path>,
-    library: &Library,
-    out: &mut Vec<Diagnostic>,
-) -> Option<(String, String, Option<PathBuf>)> {
+fn base_text(base: &Node, folder: Option<&Path>, library: &Library, out: &mut Vec<Diagnostic>) -> Option<Input> {
     let Some(wanted) = base.text() else {
         out.push(
             Diagnostic::error("B0005", "`extends` names one base spec")
@@ -118,7 +140,12 @@ fn base_text(
     let file = if wanted.ends_with(".toml") { wanted.to_owned() } else { format!("{wanted}.toml") };
     if let Some(path) = folder.map(|f| f.join(&file)).filter(|p| p.is_file()) {
         return match read_text(&path) {
-            Ok(text) => Some((path.display().to_string(), text, path.parent().map(PathBuf::from))),
+            Ok(text) => Some(Input {
+                name: path.display().to_string(),
+                text,
+                folder: path.parent().map(PathBuf::from),
+                origins: None,
+            }),
             Err(d) => {
                 out.push((*d).at(base.span, "named here"));
                 None
@@ -126,7 +153,7 @@ fn base_text(
         };
     }
     if let Some(text) = library.spec(wanted) {
-        return Some((format!("{wanted}.toml (built in)"), text.to_owned(), None));
+        return Some(Input::text(&format!("{wanted}.toml (built in)"), text));
     }
     out.push(
         Diagnostic::error("B0005", format!("the base `{wanted}` is neither a file beside this spec nor built in"))

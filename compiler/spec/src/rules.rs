@@ -4,15 +4,48 @@ use crate::lexer::{Token, tokens};
 use ir::When;
 use std::collections::HashMap;
 
-/// Evaluates `kind if condition else kind` for one layer; `numbers` holds `l` and the dims.
-pub(crate) fn schedule_kind(rule: &str, numbers: &HashMap<String, f64>) -> Result<String, String> {
-    let mut parser =
-        Rule { tokens: tokens(rule, 0, 0).into_iter().map(|(t, _)| t).collect(), at: 0, numbers, depth: 0 };
-    let kind = parser.choice()?;
-    match parser.peek() {
-        Token::End => Ok(kind),
-        other => Err(format!("{} is left over", other.describe())),
+/// Why a rule was refused.
+#[derive(Debug)]
+pub(crate) struct RuleError {
+    /// What stands in the way.
+    pub why: String,
+    /// The name that has no number, if that is it.
+    pub unknown: Option<String>,
+}
+
+impl From<String> for RuleError {
+    fn from(why: String) -> Self {
+        RuleError { why, unknown: None }
     }
+}
+
+/// Evaluates `kind if condition else kind` for one layer; `numbers` holds `l` and the dims.
+pub(crate) fn schedule_kind(rule: &str, numbers: &HashMap<String, f64>) -> Result<String, RuleError> {
+    let mut parser = Rule::new(rule, numbers);
+    let result = parser.choice();
+    parser.finished(result)
+}
+
+/// Evaluates a condition; `numbers` holds dims, values and members of groups (`group.member`).
+pub(crate) fn condition(rule: &str, numbers: &HashMap<String, f64>) -> Result<bool, RuleError> {
+    let mut parser = Rule::new(rule, numbers);
+    let result = parser.or();
+    parser.finished(result)
+}
+
+/// Names that a rule reads, groups with their members.
+pub(crate) fn names(rule: &str) -> Vec<String> {
+    let numbers = HashMap::new();
+    let mut parser = Rule::new(rule, &numbers);
+    let mut found = Vec::new();
+    while *parser.peek() != Token::End {
+        if let Token::Name(name) = parser.next()
+            && !["and", "or", "not", "if", "else"].contains(&name.as_str())
+        {
+            found.push(parser.dotted(name));
+        }
+    }
+    found
 }
 
 struct Rule<'a> {
@@ -20,9 +53,37 @@ struct Rule<'a> {
     at: usize,
     numbers: &'a HashMap<String, f64>,
     depth: usize,
+    unknown: Option<String>,
 }
 
-impl Rule<'_> {
+impl<'a> Rule<'a> {
+    fn new(rule: &str, numbers: &'a HashMap<String, f64>) -> Self {
+        let tokens = tokens(rule, 0, 0).into_iter().map(|(t, _)| t).collect();
+        Rule { tokens, at: 0, numbers, depth: 0, unknown: None }
+    }
+
+    /// The result, if the rule ends behind it.
+    fn finished<T>(mut self, result: Result<T, String>) -> Result<T, RuleError> {
+        let unknown = self.unknown.take();
+        let value = result.map_err(|why| RuleError { why, unknown })?;
+        match self.peek() {
+            Token::End => Ok(value),
+            other => Err(format!("{} is left over", other.describe()).into()),
+        }
+    }
+
+    /// `name` or `name.member`.
+    fn dotted(&mut self, name: String) -> String {
+        match (self.peek(), self.tokens.get(self.at + 1)) {
+            (Token::Sign("."), Some(Token::Name(member))) => {
+                let whole = format!("{name}.{member}");
+                self.at += 2;
+                whole
+            }
+            _ => name,
+        }
+    }
+
     fn peek(&self) -> &Token {
         &self.tokens[self.at]
     }
@@ -155,7 +216,14 @@ impl Rule<'_> {
     fn factor_inside(&mut self) -> Result<f64, String> {
         match self.next() {
             Token::Number(x) => Ok(x),
-            Token::Name(name) => self.numbers.get(&name).copied().ok_or_else(|| format!("`{name}` is no dimension")),
+            Token::Name(name) => {
+                let name = self.dotted(name);
+                self.numbers.get(&name).copied().ok_or_else(|| {
+                    self.unknown = Some(name.clone());
+                    format!("`{name}` is no number")
+                })
+            }
+            Token::Sign("-") => self.factor().map(|x| -x),
             Token::Sign("(") => {
                 let value = self.sum()?;
                 if self.sign(")") { Ok(value) } else { Err("`)` is missing".to_owned()) }

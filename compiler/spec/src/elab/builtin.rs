@@ -12,7 +12,7 @@ use ir::{Axis, Binary, ConstExpr, ConstUnary, DType, Op, Order, ReduceOp, Span, 
 pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
     ("linear", 2, 2, &[]),
     ("dot", 2, 2, &["over"]),
-    ("attend", 3, 3, &["scale"]),
+    ("attend", 3, 3, &["scale", "sink"]),
     ("store", 3, 3, &["at"]),
     ("sum", 1, 1, &["over"]),
     ("mean", 1, 1, &["over"]),
@@ -105,7 +105,7 @@ impl Elab<'_> {
             );
         }
         let keyword = |wanted: &str| named.iter().find(|(n, _)| n.text == wanted).map(|(_, e)| e);
-        self.builtin(name, args, keyword("over"), [keyword("scale"), keyword("at")], span)
+        self.builtin(name, args, keyword("over"), [keyword("scale"), keyword("at"), keyword("sink")], span)
     }
 
     fn builtin(
@@ -113,7 +113,7 @@ impl Elab<'_> {
         name: &str,
         args: &[Expr],
         over: Option<&Expr>,
-        other: [Option<&Expr>; 2],
+        other: [Option<&Expr>; 3],
         span: Span,
     ) -> Res<Val> {
         let single = |op| Some(op);
@@ -137,7 +137,7 @@ impl Elab<'_> {
         let t = match name {
             "linear" => self.linear(&args[0], &args[1], span)?,
             "dot" => self.dot(&args[0], &args[1], over, span)?,
-            "attend" => self.attend(args, other[0], span)?,
+            "attend" => self.attend(args, [other[0], other[2]], span)?,
             "store" => return self.store(args, other[1], span),
             "sum" => self.reduce(&args[0], over, ReduceOp::Sum, span)?.0,
             "mean" => self.mean(&args[0], over, span)?,

@@ -134,8 +134,8 @@ impl Elab<'_> {
         refuse(Diagnostic::error("B0285", "`at` gives one position per row").at(e.span, format!("this is {}", t.ty)))
     }
 
-    /// `attend(q, cache, mask, scale = number)`: the result has q's axes.
-    pub(super) fn attend(&mut self, args: &[Expr], scale: Option<&Expr>, span: Span) -> Res<Tensor> {
+    /// `attend(q, cache, mask, scale = number, sink = scores)`: the result has q's axes.
+    pub(super) fn attend(&mut self, args: &[Expr], [scale, sink]: [Option<&Expr>; 2], span: Span) -> Res<Tensor> {
         let q = self.operand(&args[0])?;
         let (cache, kv) = match self.expr(&args[1], None)? {
             Val::Cache(id, kv) => (id, kv),
@@ -171,7 +171,28 @@ impl Elab<'_> {
         let ty = TensorType::new(DType::F32, q.ty.axes.clone());
         let op = Op::Attend { kv, mask, scale, order: Order::Any };
         let cached = Tensor { id: cache, ty: ty.clone(), value: false, origin: Origin::default() };
-        self.emit(op, &[q, cached, at], ty, span)
+        let sink = sink.map(|e| self.sink(e, &q)).transpose()?;
+        let operands: Vec<Tensor> = [q, cached, at].into_iter().chain(sink).collect();
+        self.emit(op, &operands, ty, span)
+    }
+
+    /// `sink = scores`: one number for each query head.
+    fn sink(&mut self, e: &Expr, q: &Tensor) -> Res<Tensor> {
+        let t = self.operand(e)?;
+        let heads: Vec<Axis> = q.ty.axes.iter().filter(|a| !a.is_rows()).cloned().collect();
+        let heads = &heads[..heads.len().saturating_sub(1)];
+        if t.ty.axes == heads && t.ty.dtype.is_float() {
+            return Ok(t);
+        }
+        let names: Vec<&str> = heads.iter().map(|a| a.name.as_str()).collect();
+        refuse(
+            Diagnostic::error(
+                "B0289",
+                format!("a sink is a number for each query head, with axes [{}]", names.join(", ")),
+            )
+            .at(e.span, format!("this is {}", t.ty))
+            .help("declare a weight with the axes of the query heads and write sink = W.name"),
+        )
     }
 
     /// Query heads must be a multiple of KV heads, and both must have elements of one length.

@@ -97,6 +97,16 @@ impl Parser {
         }
     }
 
+    /// As [`Self::unexpected`], with the place of what waits for its end.
+    pub(super) fn unclosed<T>(&self, wanted: &str, opened: Span) -> Res<T> {
+        refuse(
+            Diagnostic::error("B0103", format!("{wanted} is expected, and here is {}", self.peek().describe()))
+                .at(self.span(), format!("expected {wanted}"))
+                .note(Some(opened), "to end what begins here")
+                .help("write the missing `)`"),
+        )
+    }
+
     /// One level down in nested text.
     pub(super) fn deeper(&mut self) -> Res<()> {
         self.depth += 1;

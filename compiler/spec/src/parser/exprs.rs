@@ -159,7 +159,9 @@ impl Parser {
                 self.breaks();
                 let inner = self.expr()?;
                 self.breaks();
-                self.expect(")")?;
+                if !self.eat(")") {
+                    return self.unclosed("`)`", start);
+                }
                 return Ok(Expr { span: self.since(start), ..inner });
             }
             Token::Name(word) if word == "match" => self.match_expr()?,
@@ -189,7 +191,7 @@ impl Parser {
             }
             self.breaks();
             if !self.is(")") && !self.is(",") {
-                return self.unexpected("`,` or `)`");
+                return self.unclosed("`,` or `)`", function.span);
             }
             if self.eat(",") {
                 self.breaks();

@@ -51,26 +51,22 @@ impl Parser {
     /// Skips to the end of a broken statement that began at token `from`; the names it would have bound stay known.
     fn skip_stmt(&mut self, from: usize) -> Stmt {
         let start = self.tokens.get(from).map_or(self.span(), |(_, span)| *span);
-        let mut open = 0usize;
-        // What stands before the broken place has its own brackets; those that are still open close behind it.
+        // Brackets that are open at the broken place close behind it; a `}` closes what stands open inside its block.
+        let mut open: Vec<&'static str> = Vec::new();
         for (token, _) in self.tokens.get(from..self.at).unwrap_or(&[]) {
-            match token {
-                Token::Sign("(" | "[" | "{") => open += 1,
-                Token::Sign(")" | "]" | "}") => open = open.saturating_sub(1),
-                _ => {}
-            }
+            nest(&mut open, token);
         }
         while *self.peek() != Token::End && !self.starts_item() {
-            match self.peek() {
-                Token::Break if open == 0 => break,
-                Token::Sign("}") if open == 0 => break,
-                Token::Sign("(" | "[" | "{") => open += 1,
-                // An unclosed `(` ends with the block at the latest.
-                Token::Sign("}") => open = open.saturating_sub(1),
-                Token::Sign(")" | "]") => open = open.saturating_sub(1),
-                _ => {}
+            let ends = match self.peek() {
+                Token::Break => open.is_empty(),
+                Token::Sign("}") => !open.contains(&"{"),
+                _ => false,
+            };
+            if ends {
+                break;
             }
-            self.next();
+            let (token, _) = self.next();
+            nest(&mut open, &token);
         }
         let names = self.bound_names(from);
         Stmt { kind: StmtKind::Broken(names), span: self.since(start) }
@@ -161,5 +157,18 @@ impl Parser {
         }
         self.at = before;
         Ok(None)
+    }
+}
+
+/// Follows the brackets of a text that may be broken.
+fn nest(open: &mut Vec<&'static str>, token: &Token) {
+    match token {
+        Token::Sign(sign @ ("(" | "[" | "{")) => open.push(sign),
+        Token::Sign("}") => {
+            let at = open.iter().rposition(|o| *o == "{").unwrap_or(0);
+            open.truncate(at);
+        }
+        Token::Sign(")" | "]") if open.last().is_some_and(|o| *o != "{") => drop(open.pop()),
+        _ => {}
     }
 }
