@@ -121,6 +121,11 @@ impl Compiler {
         }
     }
 
+    /// Forgets the kept grammars; those in use go on.
+    pub fn forget(&self) {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Whether the grammar admits a text as a complete answer: whether any tokens that spell it lead to its end. A control
     /// token in the text may be the token or mere text, as the grammar needs.
     pub fn admits(&self, grammar: &Arc<Grammar>, text: &str) -> Result<bool, GrammarError> {

@@ -41,7 +41,7 @@ impl Matcher {
         for (word, bits) in words.iter_mut().zip(mask.as_slice()) {
             *word = *bits;
         }
-        if let (Some(last), true) = (words.get_mut(needed - 1), vocab % 32 != 0) {
+        if let (Some(last), true) = (words.get_mut(needed - 1), !vocab.is_multiple_of(32)) {
             *last &= u32::MAX >> (32 - vocab % 32);
         }
         Ok(())
