@@ -135,7 +135,7 @@ fn continue_text(args: &GenerateArgs, prompt: &str) -> Result<(), Failure> {
                 }
                 output.push(token.id)
             }
-            Event::Scored { .. } => return Ok(()),
+            Event::Started { .. } | Event::Scored { .. } => return Ok(()),
             Event::Finished { reason, usage, .. } => {
                 end = Some((reason, usage));
                 output.finish()

@@ -64,9 +64,9 @@ impl<E: Executor> Engine<E> {
     pub fn step(&mut self) -> Progress {
         if self.in_flight.is_none() {
             let planned = self.scheduler.plan();
-            let ended_some = self.scheduler.take_planned(&mut self.events);
+            let has_news = self.scheduler.take_planned(&mut self.events);
             let Some((step, shares)) = planned else {
-                return if ended_some { Progress::Worked } else { Progress::Idle };
+                return if has_news { Progress::Worked } else { Progress::Idle };
             };
             match self.executor.submit(step) {
                 Ok(ticket) => self.in_flight = Some((ticket, shares)),

@@ -63,6 +63,13 @@ pub struct Usage {
 /// What the engine reports, in the order in which it happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// A request has left the queue and has its pages.
+    Started {
+        /// Whose.
+        request: RequestId,
+        /// Tokens of its prompt that need not be computed again.
+        cached_tokens: usize,
+    },
     /// Tokens of the prompt were scored; their places follow those of the event before.
     Scored {
         /// Whose they are.
@@ -96,7 +103,10 @@ impl Event {
     /// The request it belongs to.
     pub fn request(&self) -> RequestId {
         match self {
-            Event::Scored { request, .. } | Event::Token { request, .. } | Event::Finished { request, .. } => *request,
+            Event::Started { request, .. }
+            | Event::Scored { request, .. }
+            | Event::Token { request, .. }
+            | Event::Finished { request, .. } => *request,
         }
     }
 }

@@ -263,6 +263,7 @@ impl Scheduler {
             let Some(pages) = self.pool.take(next.cache_tokens()) else { return };
             if let Some(mut sequence) = self.waiting.pop_front() {
                 sequence.pages = pages;
+                self.planned.push(Event::Started { request: sequence.id, cached_tokens: 0 });
                 self.running.push(sequence);
             }
         }

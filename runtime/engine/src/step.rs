@@ -125,7 +125,7 @@ pub struct StepOutput {
 }
 
 /// A chosen token.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
     /// Its id.
     pub id: u32,

@@ -1,21 +1,63 @@
-//! The application: what all routes share, the routes themselves, and what holds for every one of them.
+//! The application: what all routes share.
 
-use crate::error::ApiError;
-use crate::service::{Service, Turned};
-use crate::{chat, completions, error, models};
-use axum::Router;
+use crate::error::{self, ApiError};
+use crate::service::{Generation, Service, Turned};
 use axum::body::{Body, Bytes, to_bytes};
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::http::{HeaderMap, StatusCode, header};
 use engine::Request;
 use serde_json::{Map, Value};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use text::Text;
-use tower_http::catch_panic::CatchPanicLayer;
+use text::TokenBytes;
+use text::grammar::{Compiler, GrammarError, Limits};
+use tokio::sync::Semaphore;
+
+/// What a server is told when it is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Largest request body.
+    pub body_limit_bytes: usize,
+    /// Whether every turn is held to the grammar of the response template, and not only where a request needs it.
+    pub turn_grammar: bool,
+    /// Whether the checkpoint's recommended sampling parameters are the defaults.
+    pub checkpoint_sampling: bool,
+    /// Whether reported log-probabilities are those of the untouched logits.
+    pub untouched_logprobs: bool,
+    /// Whether control tokens that messages spell are encoded as plain text.
+    pub sanitize_control_tokens: bool,
+    /// Whether an answer's limit beyond the context is lowered instead of refused.
+    pub truncate: bool,
+    /// Whether requests may bring a chat template of their own.
+    pub request_templates: bool,
+    /// Key that requests must bring.
+    pub api_key: Option<String>,
+    /// Key that control routes must bring; without it they take the other one.
+    pub admin_key: Option<String>,
+    /// Origins that browsers may call from; `*` is any. Empty: none.
+    pub origins: Vec<String>,
+    /// What metrics' names begin with.
+    pub metrics_prefix: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            body_limit_bytes: 32 << 20,
+            turn_grammar: true,
+            checkpoint_sampling: true,
+            untouched_logprobs: false,
+            sanitize_control_tokens: false,
+            truncate: false,
+            request_templates: false,
+            api_key: None,
+            admin_key: None,
+            origins: vec!["*".into()],
+            metrics_prefix: "beam_run_".into(),
+        }
+    }
+}
 
 /// What every route needs.
 pub struct App {
@@ -27,17 +69,41 @@ pub struct App {
     pub model: String,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
-    /// Largest request body.
-    pub body_limit_bytes: usize,
+    /// What the server was told when it was started.
+    pub options: Options,
     /// Set on the way down: running requests finish, new ones are turned away.
     pub is_draining: AtomicBool,
+    /// Compiles grammars, or says why it cannot.
+    pub(crate) grammars: Result<Compiler, GrammarError>,
+    /// Places for those who compile.
+    pub(crate) compiling: Semaphore,
+    /// Bytes of every token, where the tokenizer says them.
+    pub(crate) tokens: Vec<TokenBytes>,
+    /// Texts of the control tokens.
+    pub(crate) control_tokens: Vec<String>,
 }
 
 impl App {
-    /// An application with a body limit of 32 MiB.
+    /// An application with the usual options.
     pub fn new(service: Service, text: Arc<Text>, model: String) -> App {
-        let (created, body_limit_bytes) = (now_seconds(), 32 << 20);
-        App { service, text, model, created, body_limit_bytes, is_draining: AtomicBool::new(false) }
+        App::with_options(service, text, model, Options::default())
+    }
+
+    /// An application.
+    pub fn with_options(service: Service, text: Arc<Text>, model: String, options: Options) -> App {
+        let limits = Limits::default();
+        let compiling = Semaphore::new(limits.running.max(1));
+        let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, text.response.as_deref(), limits);
+        let tokens = text.tokenizer.token_bytes().unwrap_or_default();
+        let special = tokens.iter().filter(|token| token.special);
+        let control_tokens = special.filter_map(|token| String::from_utf8(token.bytes.clone()).ok()).collect();
+        let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
+        App { service, text, model, created, options, is_draining, grammars, compiling, tokens, control_tokens }
+    }
+
+    /// What cannot be done with this model, for whoever starts the server; `None` if all can.
+    pub fn cannot_hold(&self) -> Option<String> {
+        self.grammars.as_ref().err().map(ToString::to_string)
     }
 
     /// Token ids of a prompt's text. A text that no encoding fits into the context is refused before it costs anything.
@@ -56,17 +122,45 @@ impl App {
         ids.map_err(|error| ApiError::field(param, "invalid_prompt", error.to_string()))
     }
 
-    /// Queues a request; `prompt` is the field that a refusal of the prompt is put down to.
-    pub(crate) async fn submit(&self, request: Request, prompt: &str) -> Result<crate::Generation, ApiError> {
+    /// Refuses a prompt that leaves no room for an answer, before more is spent on it.
+    pub(crate) fn fits(&self, prompt_tokens: usize, param: &str) -> Result<(), ApiError> {
+        let limit = self.service.limit_tokens();
+        if prompt_tokens < limit {
+            return Ok(());
+        }
+        Err(error::refused(&engine::Refusal::PromptTooLong { prompt: prompt_tokens, limit }, param, "max_tokens"))
+    }
+
+    /// The limit of an answer: what is asked for, lowered to the room there is where that is allowed.
+    pub(crate) fn answer_tokens(&self, asked: Option<usize>, prompt_tokens: usize) -> Option<usize> {
+        let room = self.service.limit_tokens().saturating_sub(prompt_tokens);
+        asked.map(|tokens| if self.options.truncate { tokens.min(room.max(1)) } else { tokens })
+    }
+
+    /// Refuses when no request is taken any more.
+    pub(crate) fn admits(&self) -> Result<(), ApiError> {
         if self.is_draining.load(Ordering::Acquire) {
             return Err(ApiError::unavailable("shutting_down", "the server is shutting down; ask another one"));
         }
-        self.service.submit(request).await.map_err(|turned| match turned {
-            Turned::Refused(refusal) => error::refused(&refusal, prompt),
-            Turned::Full(unfinished) => ApiError::unavailable(
-                "queue_full",
-                format!("{unfinished} requests are waiting or running; try again later"),
-            ),
+        Ok(())
+    }
+
+    /// Queues requests, all or none; `prompt` and `max_tokens` are the fields that a refusal is put down to.
+    pub(crate) async fn submit(
+        &self,
+        requests: Vec<Request>,
+        rid: String,
+        prompt: &str,
+        max_tokens: &str,
+    ) -> Result<Generation, ApiError> {
+        self.admits()?;
+        self.service.submit(requests, rid).await.map_err(|turned| match turned {
+            Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
+            Turned::Full(waiting) => {
+                let message = format!("the queue is full, {waiting} requests wait; try again later");
+                let seconds = self.service.metrics().retry_after_seconds();
+                ApiError { retry_after_seconds: Some(seconds), ..ApiError::unavailable("queue_full", message) }
+            }
             Turned::Stopped => ApiError::internal("the engine has stopped; restart the server"),
         })
     }
@@ -78,41 +172,24 @@ impl App {
         let broken = |_| ApiError::internal("this request hit a defect of the server; report it with the request");
         tokio::task::spawn_blocking(work).await.map_err(broken)?
     }
+
+    /// The bytes of a token.
+    pub(crate) fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match self.tokens.get(id as usize) {
+            Some(token) => token.bytes.clone(),
+            None => self.text.tokenizer.decode(&[id], false).unwrap_or_default().into_bytes(),
+        }
+    }
+
+    /// Whether a token is a control token.
+    pub(crate) fn is_control(&self, id: u32) -> bool {
+        self.tokens.get(id as usize).is_some_and(|token| token.special)
+    }
 }
 
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// All routes.
-pub fn router(app: Arc<App>) -> Router {
-    let routes = Router::new()
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/health", get(models::health))
-        .with_state(app);
-    guarded(routes)
-}
-
-/// What holds for every route: unknown ones answer in JSON, and a panic is an answer too.
-pub(crate) fn guarded(routes: Router) -> Router {
-    routes.fallback(no_route).method_not_allowed_fallback(no_method).layer(CatchPanicLayer::custom(panicked))
-}
-
-async fn no_route(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "unknown_route", format!("there is no route `{}`", uri.path()))
-}
-
-async fn no_method(method: Method, uri: Uri) -> ApiError {
-    let message = format!("`{}` does not answer {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-}
-
-fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
-    ApiError::internal("this request hit a defect of the server; report it with the request").into_response()
 }
 
 /// The JSON object in a request's body.
@@ -138,7 +215,7 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 }
 
 async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
-    let limit = app.body_limit_bytes;
+    let limit = app.options.body_limit_bytes;
     to_bytes(body, limit).await.map_err(|error| {
         let inner = std::error::Error::source(&error);
         if inner.is_some_and(|e| e.is::<http_body_util::LengthLimitError>()) {

@@ -1,28 +1,37 @@
 //! `POST /v1/completions`: prompts as text or token ids, continued as they stand.
 
-use crate::answer::{Answer, Part, usage_json};
-use crate::app::{App, json_body};
+use crate::app::{App, json_body, now_seconds};
+use crate::chat::{matched_json, usage_json};
 use crate::error::ApiError;
-use crate::fields::{Fields, token_id, wrong_type};
-use crate::params::{Common, LEAVE_OUT, Refused, common, is_false, never, refuse};
-use crate::stream::{Chunks, Head, events, total};
+use crate::fields::Fields;
+use crate::format::format;
+use crate::ids;
+use crate::logprobs::{Columns, Offset};
+use crate::params::{self, LEAVE_OUT, MOST_LOGPROBS, OPENAI, Refused, StreamOptions, never, refuse};
+use crate::plain::{self, Continuing, Plain};
+use crate::sse::{self, Frame, Spell};
+use crate::turn::{Answers, FieldNames, Step, TurnEvent, Usage};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use engine::Request;
+use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
-const MOST_PROMPTS: usize = 128;
 
-const REFUSED: [Refused; 3] = [
-    ("logprobs", never, LEAVE_OUT),
-    ("echo", is_false, "put the prompt in front of the answer yourself"),
-    ("response_format", never, LEAVE_OUT),
-];
+const REFUSED: [Refused; 1] = [("suffix", never, LEAVE_OUT)];
+
+/// A request that is read.
+struct Asked {
+    prompts: Vec<Plain>,
+    how: Continuing,
+    echo: bool,
+    logprobs: Option<u32>,
+    streaming: StreamOptions,
+}
 
 /// The handler.
 pub(crate) async fn completions(
@@ -32,83 +41,209 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, &headers, body).await?;
     let shared = app.clone();
-    let (prompts, common) = App::off_thread(move || prepare(&shared, &body)).await?;
-    let mut answers = Vec::new();
-    for prompt in prompts {
-        let prompt_tokens = prompt.len();
-        let request = Request {
-            prompt,
-            max_tokens: Some(common.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
-            sampling: common.sampling.clone(),
-            stop: common.stop_tokens.clone(),
-        };
-        let generation = app.submit(request, "prompt").await?;
-        let skip_special = common.skip_special.unwrap_or(true);
-        let stops = common.stop_strings.clone();
-        answers.push(Answer::new(generation, app.text.clone(), stops, skip_special, prompt_tokens));
+    let asked = App::off_thread(move || read(&shared, &body)).await?;
+    let (echo, logprobs) = (asked.echo, asked.logprobs);
+    let scores = |prompt_tokens: usize| {
+        let from = if logprobs.is_some() { 1 } else { prompt_tokens };
+        echo.then(|| PromptScores { from, top: logprobs.unwrap_or(0), listed: Vec::new() })
+    };
+    let plan = plain::plan(&app, &asked.prompts, &asked.how, scores).await?;
+    let mut answers = Answers::start(&app, plan, asked.how.names.prompt, asked.how.names.max_tokens).await?;
+    let streaming = asked.streaming;
+    let mut spell = Texts::new(app, asked)?;
+    if streaming.stream {
+        return Ok(sse::events(answers, spell));
     }
-    let head = Head::new("cmpl", "text_completion", &app.model);
-    if common.stream {
-        return Ok(events(head, TextChunks, answers, &common));
+    let mut choices: Vec<(String, Columns, Value, Value)> = Vec::new();
+    choices.resize_with(answers.len(), Default::default);
+    spell.begin(answers.usage());
+    while let Some(step) = answers.next().await? {
+        let index = step.choice;
+        for piece in spell.pieces(step) {
+            let Some((text, columns, finish, matched)) = choices.get_mut(index) else { continue };
+            text.push_str(&piece.text);
+            columns.append(piece.columns);
+            if let Some(end) = piece.end {
+                (*finish, *matched) = end;
+            }
+        }
     }
-    let mut choices = Vec::new();
-    for (index, answer) in answers.iter_mut().enumerate() {
-        let (text, ending) = answer.rest().await?;
-        choices.push(choice(index, text, json!(ending.finish_reason), ending.stop_reason));
-    }
-    let mut whole = head.with(choices);
-    whole.insert("usage".into(), usage_json(total(&answers)));
+    let choices = choices.into_iter().enumerate().map(|(index, (text, columns, finish, matched))| {
+        let logprobs = if logprobs.is_some() { columns.json() } else { Value::Null };
+        choice(index, text, logprobs, finish, matched)
+    });
+    let mut whole = spell.object(choices.collect());
+    whole.insert("usage".into(), usage_json(answers.usage()));
     Ok(Json(whole).into_response())
 }
 
-fn prepare(app: &App, body: &Map<String, Value>) -> Result<(Vec<Vec<u32>>, Common), ApiError> {
+fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let fields = Fields(body);
+    params::model(app, fields)?;
     refuse(fields, &REFUSED)?;
-    let common = common(app, fields)?;
-    let prompts = match fields.get("prompt") {
-        None => return Err(ApiError::field("prompt", "missing_parameter", "`prompt` is missing, add it")),
-        Some(Value::Array(list)) if list.first().is_some_and(|first| !first.is_number()) => {
-            if list.len() > MOST_PROMPTS {
-                let message = format!("`prompt` has {} prompts, at most {MOST_PROMPTS} are allowed", list.len());
-                return Err(ApiError::field("prompt", "invalid_value", message));
-            }
-            list.iter().map(|one| prompt(app, one)).collect::<Result<_, _>>()?
-        }
-        Some(one) => vec![prompt(app, one)?],
+    let mut params = params::params(app, fields, OPENAI)?;
+    let logprobs = match fields.whole("logprobs", 0)? {
+        Some(n) if n > MOST_LOGPROBS => return Err(fields.outside("logprobs", &format!("from 0 to {MOST_LOGPROBS}"))),
+        n => n.and_then(|n| u32::try_from(n).ok()),
     };
-    Ok((prompts, common))
-}
-
-/// The ids of one prompt.
-fn prompt(app: &App, value: &Value) -> Result<Vec<u32>, ApiError> {
-    match value {
-        Value::String(text) => app.encode(text, true, "prompt"),
-        Value::Array(ids) => ids.iter().map(|id| token_id("prompt", id, app.service.vocab())).collect(),
-        other => Err(wrong_type("prompt", other, "a string, a list of token ids, or a list of these")),
+    params.sampling.logprobs = logprobs;
+    let choices = params::choices(fields)?;
+    if fields.whole("best_of", 1)?.is_some_and(|best_of| usize::try_from(best_of) != Ok(choices)) {
+        return Err(fields.outside("best_of", "the same as `n`: no more answers are made than are returned"));
     }
+    let Some(prompt) = fields.get("prompt") else {
+        return Err(ApiError::field("prompt", "missing_parameter", "`prompt` is missing, add it"));
+    };
+    let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
+    let (prompts, _) = plain::prompts(app, "prompt", prompt)?;
+    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(fields)?, names };
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    Ok(Asked { prompts, how, echo, logprobs, streaming: params::stream_options(fields)? })
 }
 
-fn choice(index: usize, text: String, finish_reason: Value, stop_reason: Value) -> Value {
+fn choice(index: usize, text: String, logprobs: Value, finish: Value, matched: Value) -> Value {
     json!({
         "index": index,
         "text": text,
-        "logprobs": null,
-        "finish_reason": finish_reason,
-        "stop_reason": stop_reason,
+        "logprobs": logprobs,
+        "finish_reason": finish,
+        "matched_stop": matched,
     })
 }
 
-struct TextChunks;
+/// One choice on its way.
+struct Progress {
+    /// The prompt, while it is still to be repeated.
+    echo: Option<(String, Vec<u32>)>,
+    /// Scores of the prompt so far; its first token has none.
+    scored: Vec<SampledToken>,
+    offset: Offset,
+}
 
-impl Chunks for TextChunks {
-    fn first(&self, _: usize) -> Option<Value> {
-        None
+/// A piece of one choice.
+struct Piece {
+    text: String,
+    columns: Columns,
+    /// Finish reason and what matched.
+    end: Option<(Value, Value)>,
+}
+
+/// The answer in the words of this route.
+struct Texts {
+    app: Arc<App>,
+    id: String,
+    created: u64,
+    logprobs: bool,
+    skip_special: bool,
+    options: StreamOptions,
+    choices: Vec<Progress>,
+}
+
+impl Texts {
+    fn new(app: Arc<App>, asked: Asked) -> Result<Texts, ApiError> {
+        let skip_special = asked.how.params.skip_special.unwrap_or(true);
+        let mut choices = Vec::new();
+        for prompt in asked.prompts {
+            let decoded = || app.text.tokenizer.decode(&prompt.ids, skip_special);
+            let text = match (&prompt.text, asked.echo) {
+                (_, false) => None,
+                (Some(text), true) => Some(text.clone()),
+                (None, true) => Some(decoded().map_err(|error| ApiError::internal(error.to_string()))?),
+            };
+            for _ in 0..asked.how.choices {
+                let echo = text.clone().map(|text| (text, prompt.ids.clone()));
+                choices.push(Progress { echo, scored: Vec::new(), offset: Offset::default() });
+            }
+        }
+        let id = asked.how.params.rid.unwrap_or_else(|| ids::name("cmpl-"));
+        let (created, logprobs, options) = (now_seconds(), asked.logprobs.is_some(), asked.streaming);
+        Ok(Texts { app, id, created, logprobs, skip_special, options, choices })
     }
 
-    fn part(&self, index: usize, part: Part) -> Value {
-        match part {
-            Part::Text(text) => choice(index, text, Value::Null, Value::Null),
-            Part::End(end) => choice(index, String::new(), json!(end.finish_reason), end.stop_reason),
+    fn object(&self, choices: Vec<Value>) -> Map<String, Value> {
+        let (id, created, model) = (&self.id, self.created, &self.app.model);
+        let whole =
+            json!({"id": id, "object": "text_completion", "created": created, "model": model, "choices": choices});
+        if let Value::Object(map) = whole { map } else { Map::new() }
+    }
+
+    /// What a step adds to its choice.
+    fn pieces(&mut self, step: Step) -> Vec<Piece> {
+        let (app, logprobs, skip_special) = (self.app.clone(), self.logprobs, self.skip_special);
+        let Some(choice) = self.choices.get_mut(step.choice) else { return Vec::new() };
+        let mut pieces = Vec::new();
+        choice.scored.extend(step.scored);
+        let is_shown = |id: u32| !skip_special || !app.is_control(id);
+        let is_scored = |ids: &[u32]| !logprobs || choice.scored.len() + 1 >= ids.len();
+        let begins = !step.tokens.is_empty() || !step.events.is_empty();
+        if let Some((text, ids)) = choice.echo.take_if(|(_, ids)| is_scored(ids) || begins) {
+            let mut columns = Columns::default();
+            if logprobs {
+                let first = ids.first().map(|id| SampledToken { id: *id, ..SampledToken::default() });
+                for token in first.iter().chain(&choice.scored) {
+                    columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+                }
+            }
+            pieces.push(Piece { text, columns, end: None });
         }
+        let (mut text, mut columns, mut end) = (String::new(), Columns::default(), None);
+        for event in step.events {
+            match event {
+                TurnEvent::Content(more) => text.push_str(&more),
+                TurnEvent::Finished(finish) => {
+                    end = Some((json!(finish.word.word()), matched_json(finish.matched.as_ref())));
+                }
+                _ => {}
+            }
+        }
+        if logprobs {
+            for token in &step.tokens {
+                columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+            }
+        }
+        if !text.is_empty() || !columns.is_empty() || end.is_some() {
+            pieces.push(Piece { text, columns, end });
+        }
+        pieces
+    }
+
+    fn chunk(&self, choices: Vec<Value>, usage: Option<Usage>) -> Frame {
+        let mut chunk = self.object(choices);
+        if let Some(usage) = usage {
+            chunk.insert("usage".into(), usage_json(usage));
+        } else if self.options.usage_at_end {
+            chunk.insert("usage".into(), Value::Null);
+        }
+        Frame::data(Value::Object(chunk))
+    }
+}
+
+impl Spell for Texts {
+    fn begin(&mut self, _: Usage) -> Vec<Frame> {
+        Vec::new()
+    }
+
+    fn step(&mut self, step: Step, usage: Usage) -> Vec<Frame> {
+        let index = step.choice;
+        let usage = self.options.usage_always.then_some(usage);
+        let pieces = self.pieces(step).into_iter().map(|piece| {
+            let logprobs = if piece.columns.is_empty() { Value::Null } else { piece.columns.json() };
+            let (finish, matched) = piece.end.unwrap_or_default();
+            self.chunk(vec![choice(index, piece.text, logprobs, finish, matched)], usage)
+        });
+        pieces.collect()
+    }
+
+    fn end(&mut self, usage: Usage) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.options.usage_at_end {
+            frames.push(self.chunk(Vec::new(), Some(usage)));
+        }
+        frames.push(Frame::data("[DONE]"));
+        frames
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
+        vec![Frame::data(error.body()), Frame::data("[DONE]")]
     }
 }

@@ -1,4 +1,6 @@
-//! Errors as clients of OpenAI-style routes read them: an HTTP status and `{"error": {…}}`.
+//! An answer that is not the one hoped for: an HTTP status, a message, the field at fault and a word for programs.
+//!
+//! What it looks like on the wire depends on the route: [`crate::errors`].
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -6,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use engine::{Refusal, SampleError};
 use serde_json::{Value, json};
 
-/// An answer that is not the one hoped for.
+/// An error.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     pub status: StatusCode,
@@ -15,11 +17,13 @@ pub(crate) struct ApiError {
     pub param: Option<String>,
     /// A word for programs.
     pub code: &'static str,
+    /// When to try again; absent: after a second, where trying again helps at all.
+    pub retry_after_seconds: Option<u64>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        ApiError { status, message: message.into(), param: None, code }
+        ApiError { status, message: message.into(), param: None, code, retry_after_seconds: None }
     }
 
     /// The request is at fault.
@@ -34,7 +38,7 @@ impl ApiError {
 
     /// A field that would change the answer in a way this server cannot.
     pub fn unsupported(param: &str, value: &Value, instead: &str) -> Self {
-        let message = format!("`{param}` is {}, which this server does not support yet; {instead}", brief(value));
+        let message = format!("`{param}` is {}, which this server does not support; {instead}", brief(value));
         ApiError::field(param, "unsupported_parameter", message)
     }
 
@@ -50,36 +54,65 @@ impl ApiError {
 
     fn kind(&self) -> &'static str {
         match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::SERVICE_UNAVAILABLE => "service_unavailable",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         }
     }
 
+    /// The body of OpenAI's routes and of our own.
     pub fn body(&self) -> Value {
         json!({"error": {"message": self.message, "type": self.kind(), "param": self.param, "code": self.code}})
+    }
+
+    /// The body of Messages, without internals.
+    pub fn messages_body(&self, request_id: &str) -> Value {
+        let kind = match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => self.kind(),
+        };
+        let message = match self.status {
+            StatusCode::INTERNAL_SERVER_ERROR => "the server hit a defect of its own; try again or report it",
+            _ => self.message.as_str(),
+        };
+        let message = match &self.param {
+            Some(param) if !message.contains(param.as_str()) => format!("{param}: {message}"),
+            _ => message.to_owned(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
     }
 }
 
 impl IntoResponse for ApiError {
+    /// In OpenAI's form; the error travels along, so that other routes can give it theirs.
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        let headers = response.headers_mut();
+        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_seconds.unwrap_or(1)));
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self);
         response
     }
 }
 
-/// What the engine will not take, by the field that asked for it; `prompt` is `messages` or `prompt`.
-pub(crate) fn refused(refusal: &Refusal, prompt: &str) -> ApiError {
+/// What the engine will not take, by the field that asked for it; `prompt` and `max_tokens` are the protocol's names.
+pub(crate) fn refused(refusal: &Refusal, prompt: &str, max_tokens: &str) -> ApiError {
     let (param, code) = match refusal {
         Refusal::EmptyPrompt | Refusal::UnknownToken { .. } => (prompt, "invalid_prompt"),
         Refusal::PromptTooLong { .. } => (prompt, "context_length_exceeded"),
-        Refusal::AnswerTooLong { .. } => ("max_tokens", "context_length_exceeded"),
-        Refusal::NoAnswer => ("max_tokens", "invalid_value"),
+        Refusal::AnswerTooLong { .. } => (max_tokens, "context_length_exceeded"),
+        Refusal::NoAnswer => (max_tokens, "invalid_value"),
+        Refusal::MinTokens { .. } => ("min_tokens", "invalid_value"),
         Refusal::Sampling(SampleError::Parameter { name, .. }) => (*name, "invalid_value"),
         Refusal::Sampling(SampleError::UnknownToken { .. }) => ("logit_bias", "invalid_value"),
         Refusal::Sampling(_) => ("temperature", "invalid_value"),

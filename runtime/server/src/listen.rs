@@ -1,6 +1,7 @@
 //! Listening, and the way down: no new requests, running ones finish within a time limit, a second signal ends it now.
 
-use crate::app::{App, router};
+use crate::app::App;
+use crate::router::router;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

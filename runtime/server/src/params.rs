@@ -1,4 +1,4 @@
-//! Parameters that Chat Completions and Completions share: sampling, stopping, streaming, and what is refused.
+//! Parameters that protocols share: sampling, stopping, and what is refused.
 //!
 //! A parameter known here or from other servers that would change the answer is applied or refused, never passed over;
 //! names that nobody knows are ignored.
@@ -6,47 +6,53 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, token_id, wrong_type};
+use crate::ids::random;
+use crate::turn::Params;
 use engine::Sampling;
 use serde_json::Value;
-use std::hash::{BuildHasher, RandomState};
 
 /// Below this a temperature is greedy: the quotient of two logits would leave the range of f32.
 const GREEDY_BELOW: f32 = 1e-6;
 const MOST_STOP_STRINGS: usize = 32;
+/// Most alternatives that are reported for a token.
+pub(crate) const MOST_LOGPROBS: i64 = 20;
+/// Most answers to one prompt.
+const MOST_CHOICES: usize = 128;
 
-/// What both routes read.
-pub(crate) struct Common {
-    pub sampling: Sampling,
-    /// Token ids that end the answer.
-    pub stop_tokens: Vec<u32>,
-    pub stop_strings: Vec<String>,
-    pub max_tokens: Option<usize>,
-    pub skip_special: Option<bool>,
-    pub stream: bool,
-    pub usage_at_end: bool,
-    pub usage_always: bool,
+/// What a protocol calls the parameters whose names differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParamNames {
+    /// Names of the answer's limit, the first that is present counts.
+    pub max_tokens: &'static [&'static str],
+    /// Name of the stop strings.
+    pub stop: &'static str,
 }
 
-/// Reads them.
-pub(crate) fn common(app: &App, fields: Fields<'_>) -> Result<Common, ApiError> {
+/// Those of Chat Completions and Completions.
+pub(crate) const OPENAI: ParamNames = ParamNames { max_tokens: &["max_completion_tokens", "max_tokens"], stop: "stop" };
+
+/// Reads them, and refuses those of every protocol that cannot be applied.
+pub(crate) fn params(app: &App, fields: Fields<'_>, names: ParamNames) -> Result<Params, ApiError> {
     refuse(fields, &SHARED)?;
-    fields.string("model")?;
-    let options = fields.object("stream_options")?;
-    let option = |key| options.map_or(Ok(None), |o| Fields(o).boolean(key));
-    Ok(Common {
+    let mut max_tokens = None;
+    for name in names.max_tokens {
+        max_tokens = max_tokens.or(fields.whole(name, 0)?.map(|n| (*name, n)));
+    }
+    Ok(Params {
         sampling: sampling(app, fields)?,
+        max_tokens: max_tokens.map(|(_, n)| usize::try_from(n).unwrap_or(usize::MAX)),
+        min_tokens: fields.whole("min_tokens", 0)?.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)),
         stop_tokens: stop_tokens(app, fields)?,
-        stop_strings: stop_strings(fields)?,
-        max_tokens: max_tokens(fields)?,
+        stop_strings: stop_strings(fields, names.stop)?,
+        keeps_stop: fields.boolean("no_stop_trim")?.or(fields.boolean("include_stop_str_in_output")?).unwrap_or(false),
         skip_special: fields.boolean("skip_special_tokens")?,
-        stream: fields.boolean("stream")?.unwrap_or(false),
-        usage_at_end: option("include_usage")?.unwrap_or(false),
-        usage_always: option("continuous_usage_stats")?.unwrap_or(false),
+        rid: fields.string("rid")?.or(fields.string("request_id")?).map(str::to_owned),
     })
 }
 
 fn sampling(app: &App, fields: Fields<'_>) -> Result<Sampling, ApiError> {
-    let defaults = &app.text.defaults;
+    let none = text::GenerationDefaults::default();
+    let defaults = if app.options.checkpoint_sampling { &app.text.defaults } else { &none };
     let or = |value: Option<f32>, recommended: Option<f32>, else_: f32| value.or(recommended).unwrap_or(else_);
     let temperature = fields.number("temperature", "0 or more", |x| x >= 0.0)?;
     let temperature = or(temperature, defaults.temperature, 1.0);
@@ -67,14 +73,10 @@ fn sampling(app: &App, fields: Fields<'_>) -> Result<Sampling, ApiError> {
         top_k,
         top_p: or(fields.number("top_p", "more than 0 and at most 1", share)?, defaults.top_p, 1.0),
         min_p: or(fields.number("min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?, defaults.min_p, 0.0),
-        seed: fields.whole("seed", i64::MIN)?.map_or_else(random_word, |seed| seed as u64),
+        seed: fields.whole("seed", i64::MIN)?.map_or_else(random, |seed| seed as u64),
+        untouched_logprobs: app.options.untouched_logprobs,
         ..Sampling::default()
     })
-}
-
-/// A word that nobody can foresee, for seeds and ids.
-pub(crate) fn random_word() -> u64 {
-    RandomState::new().hash_one(0u8)
 }
 
 fn logit_bias(app: &App, fields: Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
@@ -100,26 +102,61 @@ fn stop_tokens(app: &App, fields: Fields<'_>) -> Result<Vec<u32>, ApiError> {
     Ok(tokens)
 }
 
-fn stop_strings(fields: Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let strings = fields.strings("stop")?;
+fn stop_strings(fields: Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+    let strings = fields.strings(name)?;
     if strings.len() > MOST_STOP_STRINGS {
-        let message = format!("`stop` has {} strings, at most {MOST_STOP_STRINGS} are allowed", strings.len());
-        return Err(ApiError::field("stop", "invalid_value", message));
+        let message = format!("`{name}` has {} strings, at most {MOST_STOP_STRINGS} are allowed", strings.len());
+        return Err(ApiError::field(name, "invalid_value", message));
     }
     if strings.iter().any(String::is_empty) {
-        return Err(ApiError::field(
-            "stop",
-            "invalid_value",
-            "`stop` has an empty string, which would end every answer at once; remove it",
-        ));
+        let message = format!("`{name}` has an empty string, which would end every answer at once; remove it");
+        return Err(ApiError::field(name, "invalid_value", message));
     }
     Ok(strings)
 }
 
-fn max_tokens(fields: Fields<'_>) -> Result<Option<usize>, ApiError> {
-    let newer = fields.whole("max_completion_tokens", 1)?;
-    let older = fields.whole("max_tokens", 1)?;
-    Ok(newer.or(older).map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+/// How many answers are wanted.
+pub(crate) fn choices(fields: Fields<'_>) -> Result<usize, ApiError> {
+    let n = fields.whole("n", 1)?.map_or(1, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    if n > MOST_CHOICES { Err(fields.outside("n", &format!("at most {MOST_CHOICES}"))) } else { Ok(n) }
+}
+
+/// How a stream reports what it costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamOptions {
+    /// Whether there is a stream at all.
+    pub stream: bool,
+    /// Whether the last chunk has the usage.
+    pub usage_at_end: bool,
+    /// Whether every chunk has it.
+    pub usage_always: bool,
+}
+
+/// Reads `stream` and `stream_options`.
+pub(crate) fn stream_options(fields: Fields<'_>) -> Result<StreamOptions, ApiError> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let options = fields.object("stream_options")?;
+    let option = |key| options.map_or(Ok(None), |o| Fields(o).boolean(key));
+    Ok(StreamOptions {
+        stream,
+        usage_at_end: option("include_usage")?.unwrap_or(false),
+        usage_always: option("continuous_usage_stats")?.unwrap_or(false),
+    })
+}
+
+/// Refuses a model that this server does not have. A request that names none means the one there is.
+pub(crate) fn model(app: &App, fields: Fields<'_>) -> Result<(), ApiError> {
+    match fields.string("model")? {
+        Some(model) if model != app.model && model != "default" => Err(unknown_model(app, model)),
+        _ => Ok(()),
+    }
+}
+
+/// The error for a model that this server does not have.
+pub(crate) fn unknown_model(app: &App, model: &str) -> ApiError {
+    let message = format!("there is no model `{model}`, this server has `{}`", app.model);
+    let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
+    ApiError { param: Some("model".into()), ..error }
 }
 
 /// A parameter, the values that change nothing, and what to do instead.
@@ -135,38 +172,17 @@ pub(crate) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }
 
-pub(crate) fn is_true(value: &Value) -> bool {
-    value == &Value::Bool(true)
-}
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
-
-pub(crate) fn is_one(value: &Value) -> bool {
+fn is_one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 
-const SHARED: [Refused; 19] = [
-    ("n", is_one, "send one request for each answer"),
-    ("best_of", is_one, LEAVE_OUT),
+const SHARED: [Refused; 6] = [
     ("use_beam_search", is_false, LEAVE_OUT),
     ("length_penalty", is_one, LEAVE_OUT),
-    ("prompt_logprobs", never, LEAVE_OUT),
-    ("min_tokens", is_zero, LEAVE_OUT),
+    ("prompt_logprobs", never, "use `/v1/completions` with `echo` and `logprobs`"),
     ("stop_regex", never, "use `stop` with plain strings"),
-    ("regex", never, LEAVE_OUT),
-    ("ebnf", never, LEAVE_OUT),
-    ("json_schema", never, LEAVE_OUT),
-    ("structural_tag", never, LEAVE_OUT),
-    ("structured_outputs", never, LEAVE_OUT),
-    ("guided_json", never, LEAVE_OUT),
-    ("guided_regex", never, LEAVE_OUT),
-    ("guided_choice", never, LEAVE_OUT),
-    ("guided_grammar", never, LEAVE_OUT),
     ("lora_path", never, LEAVE_OUT),
-    ("no_stop_trim", is_false, LEAVE_OUT),
-    ("suffix", never, LEAVE_OUT),
+    ("custom_logit_processor", never, LEAVE_OUT),
 ];
 
 /// Refuses the parameters of a table.

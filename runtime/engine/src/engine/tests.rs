@@ -24,7 +24,7 @@ fn answers<E: Executor>(engine: &mut Engine<E>) -> Vec<(Vec<u32>, Option<FinishR
         match event {
             Event::Token { token, .. } => answers[at].0.push(token.id),
             Event::Finished { reason, .. } => answers[at].1 = Some(reason),
-            Event::Scored { .. } => {}
+            Event::Started { .. } | Event::Scored { .. } => {}
         }
     }
     answers

@@ -28,7 +28,11 @@ fn show(step: &Step) -> String {
 
 fn answer(step: &Step, token: u32) -> StepOutput {
     let token = Some(SampledToken { id: token, logprob: None, top: Vec::new(), listed: Vec::new() });
-    StepOutput { tokens: vec![token; step.wanted.len()], logits: vec![None; step.wanted.len()], ..StepOutput::default() }
+    StepOutput {
+        tokens: vec![token; step.wanted.len()],
+        logits: vec![None; step.wanted.len()],
+        ..StepOutput::default()
+    }
 }
 
 fn steps(scheduler: &mut Scheduler, token: u32) -> Vec<String> {
@@ -168,7 +172,7 @@ fn an_output_that_breaks_the_contract_ends_its_requests_only() {
         .filter_map(|e| match e {
             Event::Finished { reason: FinishReason::Error(text), .. } => Some(text[..5].to_owned()),
             Event::Finished { reason, .. } => Some(format!("{reason:?}")),
-            Event::Token { .. } | Event::Scored { .. } => None,
+            Event::Started { .. } | Event::Token { .. } | Event::Scored { .. } => None,
         })
         .collect();
     assert_eq!(reasons, ["E0305", "E0306", "Stop(9)"]);

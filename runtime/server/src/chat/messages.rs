@@ -1,4 +1,4 @@
-//! The messages and tools of a chat request, checked and brought into the form that chat templates read.
+//! The messages of a chat request, checked and brought into the form that chat templates read.
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
@@ -9,7 +9,7 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
 /// The checked messages.
-pub(crate) fn messages(fields: Fields<'_>) -> Result<Value, ApiError> {
+pub(crate) fn messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let list = fields.list("messages")?.ok_or_else(|| missing("messages"))?;
     if list.is_empty() {
         return Err(ApiError::field(
@@ -112,35 +112,4 @@ fn tool_calls(value: &Value, at: &str) -> Result<Value, ApiError> {
         Ok(call)
     };
     calls.iter().enumerate().map(call).collect()
-}
-
-/// The tools that the model is shown: none with `tool_choice: "none"`.
-pub(crate) fn tools(fields: Fields<'_>) -> Result<Option<Value>, ApiError> {
-    let list = fields.list("tools")?;
-    let mut names = Vec::new();
-    for (i, tool) in list.into_iter().flatten().enumerate() {
-        let at = format!("tools[{i}]");
-        if let Some(kind) = tool.get("type").filter(|kind| *kind != "function") {
-            return Err(wrong_type(&format!("{at}.type"), kind, "`function`"));
-        }
-        let function =
-            tool.get("function").and_then(Value::as_object).ok_or_else(|| missing(&format!("{at}.function")))?;
-        let at_name = format!("{at}.function.name");
-        let name = function.get("name").and_then(Value::as_str).ok_or_else(|| missing(&at_name))?;
-        if name.is_empty() || names.contains(&name) {
-            let message = format!("`{at_name}` is `{name}`, a name must not be empty nor come twice");
-            return Err(ApiError::field(at_name, "invalid_value", message));
-        }
-        names.push(name);
-        if let Some(other) = function.get("parameters").filter(|p| !p.is_object() && !p.is_null()) {
-            return Err(wrong_type(&format!("{at}.function.parameters"), other, "a JSON Schema object"));
-        }
-    }
-    let is_hidden = match fields.get("tool_choice") {
-        None => false,
-        Some(Value::String(choice)) if choice == "auto" => false,
-        Some(Value::String(choice)) if choice == "none" => true,
-        Some(other) => return Err(ApiError::unsupported("tool_choice", other, "use \"auto\" or \"none\"")),
-    };
-    Ok(list.filter(|list| !is_hidden && !list.is_empty()).map(|list| Value::Array(list.clone())))
 }

@@ -1,0 +1,40 @@
+//! `POST /v1/chat/completions`: reads the request, lets a turn be made, spells it at once or in chunks.
+
+mod messages;
+mod request;
+mod spell;
+
+use crate::app::{App, json_body};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::params;
+use crate::sse;
+use crate::turn::Turn;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use spell::{Head, Style};
+use std::sync::Arc;
+
+pub(crate) use request::turn_request;
+pub(crate) use spell::{matched_json, usage_json};
+
+/// The handler.
+pub(crate) async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let body = json_body(&app, &headers, body).await?;
+    let fields = Fields(&body);
+    params::model(&app, fields)?;
+    let streaming = params::stream_options(fields)?;
+    let style = Style::read(fields)?;
+    let request = turn_request(&app, fields)?;
+    let head = Head::new(&app, request.params.rid.clone());
+    let mut turn = Turn::start(&app, request).await?;
+    if streaming.stream {
+        let choices = turn.len();
+        return Ok(sse::events(turn.into(), spell::Chunks::new(app, head, style, streaming, choices)));
+    }
+    let collected = turn.collect().await?;
+    Ok(Json(spell::whole(&app, &head, style, collected, turn.usage())).into_response())
+}

@@ -1,0 +1,234 @@
+//! Chat Completions' words for a turn: one object, or chunks.
+
+use crate::app::{App, now_seconds};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::ids;
+use crate::logprobs;
+use crate::params::StreamOptions;
+use crate::sse::{Frame, Spell};
+use crate::turn::{Collected, Matched, Step, TurnEvent, Usage};
+use engine::SampledToken;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// What all chunks of an answer, or its only object, begin with.
+#[derive(Clone)]
+pub(crate) struct Head {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Head {
+    /// A new answer's; a request that names itself gives its name to the answer.
+    pub fn new(app: &App, rid: Option<String>) -> Self {
+        let id = rid.unwrap_or_else(|| ids::name("chatcmpl-"));
+        Head { id, created: now_seconds(), model: app.model.clone() }
+    }
+
+    fn object(&self, kind: &str, choices: Vec<Value>) -> Map<String, Value> {
+        let Head { id, created, model } = self;
+        let whole = json!({"id": id, "object": kind, "created": created, "model": model, "choices": choices});
+        if let Value::Object(map) = whole { map } else { Map::new() }
+    }
+}
+
+/// How reasoning is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// In a field of its own, or in front of the content.
+    separate_reasoning: bool,
+    /// As it comes, or in one piece when it is over.
+    stream_reasoning: bool,
+}
+
+impl Style {
+    pub fn read(fields: Fields<'_>) -> Result<Style, ApiError> {
+        Ok(Style {
+            separate_reasoning: fields.boolean("separate_reasoning")?.unwrap_or(true),
+            stream_reasoning: fields.boolean("stream_reasoning")?.unwrap_or(true),
+        })
+    }
+}
+
+/// Usage as the wire has it.
+pub(crate) fn usage_json(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "reasoning_tokens": usage.reasoning_tokens,
+    })
+}
+
+/// What stopped an answer.
+pub(crate) fn matched_json(matched: Option<&Matched>) -> Value {
+    match matched {
+        None => Value::Null,
+        Some(Matched::Token(id)) => json!(id),
+        Some(Matched::Text(text)) => json!(text),
+    }
+}
+
+/// The whole answer as one object.
+pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected>, usage: Usage) -> Value {
+    let choices = choices.into_iter().enumerate().map(|(index, choice)| whole_choice(app, style, index, choice));
+    let mut whole = head.object("chat.completion", choices.collect());
+    whole.insert("usage".into(), usage_json(usage));
+    whole.insert("metadata".into(), json!({"weight_version": "default"}));
+    Value::Object(whole)
+}
+
+fn whole_choice(app: &App, style: Style, index: usize, choice: Collected) -> Value {
+    let word = choice.word().word();
+    let (mut content, mut reasoning) = (choice.content, choice.reasoning);
+    if !style.separate_reasoning {
+        content.insert_str(0, &std::mem::take(&mut reasoning));
+    }
+    let text_or_null = |text: String| if text.is_empty() { Value::Null } else { json!(text) };
+    let mut message = Map::new();
+    message.insert("role".into(), json!("assistant"));
+    message.insert("content".into(), text_or_null(content));
+    message.insert("reasoning_content".into(), text_or_null(reasoning));
+    let calls = choice.finish.as_ref().map_or(&[][..], |finish| &finish.calls);
+    if !calls.is_empty() {
+        let calls = calls.iter().enumerate().map(|(i, call)| {
+            let function = json!({"name": call.name, "arguments": call.arguments});
+            json!({"id": ids::name("call_"), "index": i, "type": "function", "function": function})
+        });
+        message.insert("tool_calls".into(), calls.collect());
+    }
+    let is_wanted = choice.tokens.iter().any(|token| token.logprob.is_some());
+    json!({
+        "index": index,
+        "message": message,
+        "logprobs": if is_wanted { logprobs_json(app, &choice.tokens) } else { Value::Null },
+        "finish_reason": word,
+        "matched_stop": matched_json(choice.finish.as_ref().and_then(|finish| finish.matched.as_ref())),
+    })
+}
+
+fn logprobs_json(app: &App, tokens: &[SampledToken]) -> Value {
+    json!({"content": tokens.iter().map(|token| logprobs::chat(app, token)).collect::<Vec<_>>()})
+}
+
+/// One choice in a stream.
+#[derive(Default)]
+struct Progress {
+    /// Tokens whose log-probabilities have not left yet.
+    tokens: Vec<SampledToken>,
+    /// Reasoning that waits until it is complete.
+    reasoning: String,
+}
+
+/// The answer as chunks.
+pub(crate) struct Chunks {
+    app: Arc<App>,
+    head: Head,
+    style: Style,
+    options: StreamOptions,
+    choices: Vec<Progress>,
+}
+
+impl Chunks {
+    pub fn new(app: Arc<App>, head: Head, style: Style, options: StreamOptions, choices: usize) -> Chunks {
+        Chunks { app, head, style, options, choices: (0..choices).map(|_| Progress::default()).collect() }
+    }
+
+    fn chunk(&self, choices: Vec<Value>, usage: Option<Usage>) -> Frame {
+        let mut chunk = self.head.object("chat.completion.chunk", choices);
+        if let Some(usage) = usage {
+            chunk.insert("usage".into(), usage_json(usage));
+        } else if self.options.usage_at_end {
+            chunk.insert("usage".into(), Value::Null);
+        }
+        Frame::data(Value::Object(chunk))
+    }
+
+    /// A chunk of one choice, with the log-probabilities of the tokens since its last one.
+    fn delta(&mut self, index: usize, delta: Value, end: (Value, Value), usage: Usage) -> Frame {
+        let tokens = self.choices.get_mut(index).map(|choice| std::mem::take(&mut choice.tokens)).unwrap_or_default();
+        let logprobs = if tokens.is_empty() { Value::Null } else { logprobs_json(&self.app, &tokens) };
+        let (finish_reason, matched_stop) = end;
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+            "matched_stop": matched_stop,
+        });
+        self.chunk(vec![choice], self.options.usage_always.then_some(usage))
+    }
+
+    /// The delta of an event; `None` if it says nothing now.
+    fn delta_of(&mut self, index: usize, event: &TurnEvent) -> Option<Value> {
+        let choice = self.choices.get_mut(index)?;
+        match event {
+            TurnEvent::Reasoning(text) if !self.style.separate_reasoning => Some(json!({"content": text})),
+            TurnEvent::Reasoning(text) if !self.style.stream_reasoning => {
+                choice.reasoning.push_str(text);
+                None
+            }
+            TurnEvent::Reasoning(text) => Some(json!({"reasoning_content": text})),
+            TurnEvent::Content(text) => Some(json!({"content": text})),
+            TurnEvent::CallOpened { index, name } => {
+                let function = json!({"name": name, "arguments": ""});
+                let call = json!({"index": index, "id": ids::name("call_"), "type": "function", "function": function});
+                Some(json!({"tool_calls": [call]}))
+            }
+            TurnEvent::CallArguments { index, json } => {
+                Some(json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]}))
+            }
+            TurnEvent::CallClosed { .. } | TurnEvent::Finished(_) => None,
+        }
+    }
+}
+
+impl Spell for Chunks {
+    fn begin(&mut self, usage: Usage) -> Vec<Frame> {
+        let delta = json!({"role": "assistant", "content": ""});
+        (0..self.choices.len()).map(|i| self.delta(i, delta.clone(), (Value::Null, Value::Null), usage)).collect()
+    }
+
+    fn step(&mut self, step: Step, usage: Usage) -> Vec<Frame> {
+        let (index, mut frames) = (step.choice, Vec::new());
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.tokens.extend(step.tokens.into_iter().filter(|token| token.logprob.is_some()));
+        }
+        for event in &step.events {
+            let goes_on = matches!(event, TurnEvent::Reasoning(_));
+            let waited = match self.choices.get_mut(index) {
+                Some(choice) if !goes_on => std::mem::take(&mut choice.reasoning),
+                _ => String::new(),
+            };
+            if !waited.is_empty() {
+                let delta = json!({"reasoning_content": waited});
+                frames.push(self.delta(index, delta, (Value::Null, Value::Null), usage));
+            }
+            if let Some(delta) = self.delta_of(index, event) {
+                frames.push(self.delta(index, delta, (Value::Null, Value::Null), usage));
+            }
+            if let TurnEvent::Finished(finish) = event {
+                let end = (json!(finish.word.word()), matched_json(finish.matched.as_ref()));
+                frames.push(self.delta(index, json!({}), end, usage));
+            }
+        }
+        frames
+    }
+
+    fn end(&mut self, usage: Usage) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.options.usage_at_end {
+            frames.push(self.chunk(Vec::new(), Some(usage)));
+        }
+        frames.push(Frame::data("[DONE]"));
+        frames
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
+        vec![Frame::data(error.body()), Frame::data("[DONE]")]
+    }
+}

@@ -1,0 +1,94 @@
+//! Answers as server-sent events: whatever protocol spells them, one choice's step after another, with comment lines while
+//! nothing happens.
+
+use crate::error::ApiError;
+use crate::turn::{Answers, Step, Usage};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Comment lines keep an idle connection open during a long prompt.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Frame {
+    /// Its name, where the protocol has names.
+    pub event: Option<&'static str>,
+    /// Its data, one line.
+    pub data: String,
+}
+
+impl Frame {
+    /// An event without a name.
+    pub fn data(data: impl ToString) -> Frame {
+        Frame { event: None, data: data.to_string() }
+    }
+}
+
+/// How a protocol spells an answer.
+pub(crate) trait Spell: Send + 'static {
+    /// What comes before all steps.
+    fn begin(&mut self, usage: Usage) -> Vec<Frame>;
+    /// One step. `usage` is the cost so far.
+    fn step(&mut self, step: Step, usage: Usage) -> Vec<Frame>;
+    /// What comes after all steps.
+    fn end(&mut self, usage: Usage) -> Vec<Frame>;
+    /// What comes instead of the rest after a failure: open parts are closed, the error is told, the stream ends.
+    fn failed(&mut self, error: &ApiError) -> Vec<Frame>;
+}
+
+struct Stream<S> {
+    answers: Answers,
+    spell: S,
+    ready: VecDeque<Frame>,
+    is_begun: bool,
+    is_over: bool,
+}
+
+/// The response. Dropping it, as a closed connection does, drops the answers.
+pub(crate) fn events(answers: Answers, spell: impl Spell) -> Response {
+    let stream = Stream { answers, spell, ready: VecDeque::new(), is_begun: false, is_over: false };
+    let events = unfold(stream, |mut stream| async {
+        let frame = stream.next().await?;
+        let event = Event::default().data(frame.data);
+        let event = if let Some(name) = frame.event { event.event(name) } else { event };
+        Some((Ok::<_, Infallible>(event), stream))
+    });
+    let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).text("ping"));
+    // Proxies that collect what they pass on would undo the stream.
+    ([("x-accel-buffering", "no")], sse).into_response()
+}
+
+impl<S: Spell> Stream<S> {
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
+            if self.is_over {
+                return None;
+            }
+            if !self.is_begun {
+                self.is_begun = true;
+                self.ready.extend(self.spell.begin(self.answers.usage()));
+                continue;
+            }
+            let frames = match self.answers.next().await {
+                Ok(Some(step)) => self.spell.step(step, self.answers.usage()),
+                Ok(None) => {
+                    self.is_over = true;
+                    self.spell.end(self.answers.usage())
+                }
+                Err(error) => {
+                    self.is_over = true;
+                    self.spell.failed(&error)
+                }
+            };
+            self.ready.extend(frames);
+        }
+    }
+}

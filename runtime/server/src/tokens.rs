@@ -1,0 +1,78 @@
+//! `/tokenize` and `/detokenize`: what the tokenizer and the chat template make of texts and ids.
+
+use crate::app::{App, json_body};
+use crate::chat::turn_request;
+use crate::error::ApiError;
+use crate::fields::{Fields, token_id, wrong_type};
+use crate::turn::Turn;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `POST /tokenize {prompt | messages, add_special_tokens}`
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = json_body(&app, &headers, body).await?;
+    let fields = Fields(&body);
+    let answer = |tokens: Value, count: Value| json!({"tokens": tokens, "count": count, "max_model_len": app.service.limit_tokens()});
+    if fields.get("messages").is_some() {
+        let ids = Turn::ids(&app, turn_request(&app, fields)?).await?;
+        return Ok(Json(answer(json!(ids), json!(ids.len()))));
+    }
+    let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+    let texts: Vec<String> = match fields.get("prompt") {
+        None => {
+            let message = "neither `prompt` nor `messages` is given; send one of them";
+            return Err(ApiError::field("prompt", "missing_parameter", message));
+        }
+        Some(_) => fields.strings("prompt")?,
+    };
+    let is_list = fields.get("prompt").is_some_and(Value::is_array);
+    let shared = app.clone();
+    let encoded = App::off_thread(move || {
+        let encode = |text: &String| shared.text.tokenizer.encode(text, add_special);
+        let encoded: Result<Vec<Vec<u32>>, _> = texts.iter().map(encode).collect();
+        encoded.map_err(|error| ApiError::field("prompt", "invalid_prompt", error.to_string()))
+    });
+    let encoded = encoded.await?;
+    if is_list {
+        let counts: Vec<usize> = encoded.iter().map(Vec::len).collect();
+        return Ok(Json(answer(json!(encoded), json!(counts))));
+    }
+    let ids = encoded.into_iter().next().unwrap_or_default();
+    Ok(Json(answer(json!(ids), json!(ids.len()))))
+}
+
+/// `POST /detokenize {tokens, skip_special_tokens}`
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = json_body(&app, &headers, body).await?;
+    let fields = Fields(&body);
+    let skip_special = fields.boolean("skip_special_tokens")?.unwrap_or(true);
+    let list = fields.list("tokens")?.ok_or_else(|| {
+        ApiError::field("tokens", "missing_parameter", "`tokens` is missing, send a list of token ids")
+    })?;
+    let decode = |ids: &[Value]| {
+        let ids: Result<Vec<u32>, _> = ids.iter().map(|id| token_id("tokens", id, app.service.vocab())).collect();
+        let text = app.text.tokenizer.decode(&ids?, skip_special);
+        text.map_err(|error| ApiError::field("tokens", "invalid_value", error.to_string()))
+    };
+    if list.first().is_some_and(Value::is_array) {
+        let texts: Result<Vec<String>, ApiError> = list
+            .iter()
+            .map(|ids| ids.as_array().ok_or_else(|| wrong_type("tokens", ids, "a list of token ids")))
+            .map(|ids| ids.and_then(|ids| decode(ids)))
+            .collect();
+        return Ok(Json(json!({"text": texts?})));
+    }
+    Ok(Json(json!({"text": decode(list)?})))
+}

@@ -1,0 +1,180 @@
+//! Several choices on their way: one channel of engine events, one reader for each, steps out in the order of the engine.
+
+use super::reader::{Reader, Reading, Step, TurnEvent};
+use super::{Finish, FinishWord};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::service::Generation;
+use engine::{Event, Request, SampledToken};
+use std::collections::VecDeque;
+
+/// Choices that are to be made: all are admitted, or none.
+pub(crate) struct Plan {
+    /// What the engine is asked and how its answer is read, one for each choice.
+    pub choices: Vec<(Request, Reading)>,
+    /// How many choices each prompt has; the prompts' choices follow one another.
+    pub per_prompt: usize,
+    /// Name for aborting them.
+    pub rid: String,
+}
+
+/// What choices have cost so far, all of them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Each prompt once.
+    pub prompt_tokens: usize,
+    /// Those among them that were in the cache.
+    pub cached_tokens: usize,
+    /// Reasoning, markup and stop tokens included.
+    pub completion_tokens: usize,
+    /// Those among them whose text is reasoning.
+    pub reasoning_tokens: usize,
+}
+
+/// Choices on their way. Dropping them aborts what still runs.
+pub(crate) struct Answers {
+    generation: Generation,
+    readers: Vec<Reader>,
+    ready: VecDeque<Step>,
+    failed: Option<ApiError>,
+    per_prompt: usize,
+    prompt_tokens: usize,
+    cached_tokens: usize,
+}
+
+/// A choice as a whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collected {
+    pub reasoning: String,
+    pub content: String,
+    /// Its end, with its calls.
+    pub finish: Option<Finish>,
+    pub tokens: Vec<SampledToken>,
+    pub scored: Vec<SampledToken>,
+    pub completion_tokens: usize,
+}
+
+impl Collected {
+    /// Why it ended.
+    pub fn word(&self) -> FinishWord {
+        self.finish.as_ref().map_or(FinishWord::Abort, |finish| finish.word)
+    }
+
+    fn add(&mut self, step: Step) {
+        for event in step.events {
+            match event {
+                TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
+                TurnEvent::Content(text) => self.content.push_str(&text),
+                TurnEvent::Finished(finish) => self.finish = Some(finish),
+                // The end has them complete.
+                TurnEvent::CallOpened { .. } | TurnEvent::CallArguments { .. } | TurnEvent::CallClosed { .. } => {}
+            }
+        }
+        self.tokens.extend(step.tokens);
+        self.scored.extend(step.scored);
+    }
+}
+
+impl Answers {
+    /// Queues them; `prompt` and `max_tokens` are the fields that a refusal is put down to.
+    pub async fn start(app: &App, plan: Plan, prompt: &str, max_tokens: &str) -> Result<Answers, ApiError> {
+        let per_prompt = plan.per_prompt.max(1);
+        let (requests, readings): (Vec<Request>, Vec<Reading>) = plan.choices.into_iter().unzip();
+        let prompt_tokens = requests.iter().step_by(per_prompt).map(|request| request.prompt.len()).sum();
+        let mut readers: Vec<Reader> =
+            readings.into_iter().map(|reading| Reader::new(app.text.clone(), reading)).collect();
+        let mut ready = VecDeque::new();
+        for (choice, reader) in readers.iter_mut().enumerate() {
+            let events = reader.begin()?;
+            if !events.is_empty() {
+                ready.push_back(Step { choice, events, ..Step::default() });
+            }
+        }
+        let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
+        Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens: 0 })
+    }
+
+    /// How many choices there are.
+    pub fn len(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// The cost so far.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.cached_tokens,
+            completion_tokens: self.readers.iter().map(Reader::completion_tokens).sum(),
+            reasoning_tokens: self.readers.iter().map(Reader::reasoning_tokens).sum(),
+        }
+    }
+
+    /// What comes next of any choice; `None` when all are over. An error ends them all.
+    pub async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                return Ok(Some(step));
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            if self.readers.iter().all(Reader::is_over) {
+                return Ok(None);
+            }
+            let Some(events) = self.generation.next().await else {
+                return Err(ApiError::internal("the engine has stopped; restart the server"));
+            };
+            self.take(events);
+        }
+    }
+
+    /// All that is left of all choices.
+    pub async fn collect(&mut self) -> Result<Vec<Collected>, ApiError> {
+        let mut all = vec![Collected::default(); self.len()];
+        while let Some(step) = self.next().await? {
+            if let Some(one) = all.get_mut(step.choice) {
+                one.add(step);
+            }
+        }
+        for (one, reader) in all.iter_mut().zip(&self.readers) {
+            one.completion_tokens = reader.completion_tokens();
+        }
+        Ok(all)
+    }
+
+    /// Takes engine events: one step for each choice that they touch.
+    fn take(&mut self, events: Vec<(usize, Event)>) {
+        let mut steps: Vec<Step> = Vec::new();
+        for (choice, event) in events {
+            let place = steps.iter().position(|step| step.choice == choice).unwrap_or_else(|| {
+                steps.push(Step { choice, ..Step::default() });
+                steps.len() - 1
+            });
+            let Some(step) = steps.get_mut(place) else { continue };
+            if let Err(error) = self.take_one(choice, event, step) {
+                self.failed = Some(error);
+                break;
+            }
+        }
+        self.ready.extend(steps.into_iter().filter(|step| !step.is_empty()));
+    }
+
+    fn take_one(&mut self, choice: usize, event: Event, step: &mut Step) -> Result<(), ApiError> {
+        let Some(reader) = self.readers.get_mut(choice) else { return Ok(()) };
+        match event {
+            Event::Started { cached_tokens, .. } => {
+                if choice.is_multiple_of(self.per_prompt) {
+                    self.cached_tokens += cached_tokens;
+                }
+            }
+            Event::Scored { tokens, .. } => step.scored.extend(tokens),
+            Event::Token { token, stops, .. } => {
+                if reader.token(token, stops, step)? {
+                    self.generation.stop(choice);
+                }
+            }
+            Event::Finished { reason, .. } => reader.finished(reason, step)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! One choice as it comes: tokens become characters, end at stop strings, and go to the fields that the response template
+//! names.
+//!
+//! Text is taken token by token, so that how the engine cuts its steps changes nothing: not the text, not where a stop
+//! string ends it, not what is counted.
+
+use crate::error::ApiError;
+use engine::{FinishReason, SampledToken};
+use std::sync::Arc;
+use text::response::{self, Ending, ResponseParser, ToolCall};
+use text::{Detokenizer, StopStrings, Text};
+
+/// Something that a client is told of one choice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum TurnEvent {
+    /// More reasoning.
+    Reasoning(String),
+    /// More of the answer.
+    Content(String),
+    /// A call begins. Calls are numbered from 0 in each choice.
+    CallOpened { index: usize, name: String },
+    /// More of its arguments: text of one JSON object.
+    CallArguments { index: usize, json: String },
+    /// The call is complete. One that is opened and never closed was cut off and does not count.
+    CallClosed { index: usize },
+    /// The choice is over; nothing comes after it.
+    Finished(Finish),
+}
+
+/// Why a choice is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FinishWord {
+    /// A stop token, a stop string or the end of the text.
+    Stop,
+    /// The token limit or the context.
+    Length,
+    /// Tools are to be called: a natural stop with complete calls and none cut off.
+    ToolCalls,
+    /// Given up by an operator.
+    Abort,
+}
+
+impl FinishWord {
+    /// The word of the OpenAI protocols.
+    pub fn word(self) -> &'static str {
+        match self {
+            FinishWord::Stop => "stop",
+            FinishWord::Length => "length",
+            FinishWord::ToolCalls => "tool_calls",
+            FinishWord::Abort => "abort",
+        }
+    }
+}
+
+/// What stopped a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Matched {
+    /// A stop token.
+    Token(u32),
+    /// A stop string.
+    Text(String),
+}
+
+/// The end of a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Finish {
+    /// Why.
+    pub word: FinishWord,
+    /// What stopped it, where something did.
+    pub matched: Option<Matched>,
+    /// All complete calls with their arguments, in order. Where an argument was written twice, only here the first is gone.
+    pub calls: Vec<ToolCall>,
+}
+
+/// What one step adds to one choice.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Step {
+    /// Which choice.
+    pub choice: usize,
+    /// In the order in which they are told: reasoning, calls or answer, the end.
+    pub events: Vec<TurnEvent>,
+    /// The step's tokens, each exactly once, whether or not their text is out yet.
+    pub tokens: Vec<SampledToken>,
+    /// Scored tokens of the prompt, in order.
+    pub scored: Vec<SampledToken>,
+}
+
+impl Step {
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.tokens.is_empty() && self.scored.is_empty()
+    }
+}
+
+/// How a reader reads.
+pub(crate) struct Reading {
+    pub stops: Vec<String>,
+    /// Tokens before stop strings count.
+    pub min_tokens: usize,
+    pub keeps_stop: bool,
+    pub skip_special: bool,
+    /// Reads fields; without it all text is the answer's.
+    pub parser: Option<ResponseParser>,
+    /// Whether a token's text closes a call, so that it is read though it ends the answer.
+    pub closers: Option<Arc<response::ResponseTemplate>>,
+}
+
+/// The state of one choice.
+pub(crate) struct Reader {
+    text: Arc<Text>,
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    reading: Reading,
+    completion_tokens: usize,
+    reasoning_tokens: usize,
+    /// Tokens of reasoning whose text is held back: reasoning or its end.
+    undecided_tokens: usize,
+    /// What stopped it, once something did.
+    matched: Option<Matched>,
+    is_over: bool,
+}
+
+impl Reader {
+    pub fn new(text: Arc<Text>, mut reading: Reading) -> Reader {
+        let stops = StopStrings::new(std::mem::take(&mut reading.stops));
+        let detokenizer = Detokenizer::new(reading.skip_special);
+        let (completion_tokens, reasoning_tokens, undecided_tokens) = (0, 0, 0);
+        let (matched, is_over) = (None, false);
+        Reader {
+            text,
+            detokenizer,
+            stops,
+            reading,
+            completion_tokens,
+            reasoning_tokens,
+            undecided_tokens,
+            matched,
+            is_over,
+        }
+    }
+
+    pub fn completion_tokens(&self) -> usize {
+        self.completion_tokens
+    }
+
+    pub fn reasoning_tokens(&self) -> usize {
+        self.reasoning_tokens
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// What the prompt left to tell, such as a call that it opened.
+    pub fn begin(&mut self) -> Result<Vec<TurnEvent>, ApiError> {
+        let Some(parser) = &mut self.reading.parser else { return Ok(Vec::new()) };
+        let events = parser.push("").map_err(broken)?;
+        Ok(events.into_iter().map(TurnEvent::from).collect())
+    }
+
+    /// Takes a token; says whether the engine must be told to stop, because a stop string ended the choice.
+    pub fn token(&mut self, token: SampledToken, stops: bool, step: &mut Step) -> Result<bool, ApiError> {
+        if self.is_over {
+            return Ok(false);
+        }
+        let id = token.id;
+        self.completion_tokens += 1;
+        step.tokens.push(token);
+        if stops {
+            self.stop_token(id, step)?;
+            return Ok(false);
+        }
+        let was_reasoning = self.is_reasoning();
+        let before = step.events.len();
+        let new = self.detokenizer.push(&self.text.tokenizer, id).map_err(broken)?;
+        let ended = self.take_text(&new, step)?;
+        let is_new = |event: &TurnEvent| matches!(event, TurnEvent::Reasoning(_));
+        if step.events.get(before..).unwrap_or_default().iter().any(is_new) {
+            self.reasoning_tokens += self.undecided_tokens + 1;
+            self.undecided_tokens = 0;
+        } else if was_reasoning && self.is_reasoning() {
+            self.undecided_tokens += 1;
+        } else {
+            self.undecided_tokens = 0;
+        }
+        if ended {
+            self.finish(Ending::StopString, FinishWord::Stop, step)?;
+        }
+        Ok(ended)
+    }
+
+    /// The engine is done with this choice.
+    pub fn finished(&mut self, reason: FinishReason, step: &mut Step) -> Result<(), ApiError> {
+        if self.is_over {
+            return Ok(());
+        }
+        let (ending, word) = match reason {
+            FinishReason::Stop(token) => {
+                self.matched.get_or_insert(Matched::Token(token));
+                (Ending::StopToken, FinishWord::Stop)
+            }
+            FinishReason::Length => (Ending::Length, FinishWord::Length),
+            FinishReason::Aborted => (Ending::Length, FinishWord::Abort),
+            FinishReason::Error(text) => return Err(ApiError::internal(text)),
+        };
+        if ending != Ending::StopToken && self.rest(step)? {
+            return self.finish(Ending::StopString, FinishWord::Stop, step);
+        }
+        self.finish(ending, word, step)
+    }
+
+    /// A token that ends the answer. Its text is not part of it, unless it closes a call in itself.
+    fn stop_token(&mut self, id: u32, step: &mut Step) -> Result<(), ApiError> {
+        if self.rest(step)? {
+            return self.finish(Ending::StopString, FinishWord::Stop, step);
+        }
+        let text = self.text.tokenizer.decode(&[id], self.reading.skip_special).map_err(broken)?;
+        let closes = self.reading.closers.as_ref().is_some_and(|template| template.closes_call(&text));
+        if closes || self.reading.keeps_stop {
+            self.parse(&text, step)?;
+        }
+        Ok(())
+    }
+
+    /// What is held back although nothing can follow; says whether it ends with a stop string.
+    fn rest(&mut self, step: &mut Step) -> Result<bool, ApiError> {
+        let rest = self.detokenizer.finish(&self.text.tokenizer).map_err(broken)?;
+        if self.take_text(&rest, step)? {
+            return Ok(true);
+        }
+        let held = self.stops.finish();
+        self.parse(&held, step)?;
+        Ok(false)
+    }
+
+    /// Takes characters; says whether a stop string ended them.
+    fn take_text(&mut self, new: &str, step: &mut Step) -> Result<bool, ApiError> {
+        if self.completion_tokens < self.reading.min_tokens {
+            self.parse(new, step)?;
+            return Ok(false);
+        }
+        let (mut text, stop) = self.stops.push(new);
+        if let Some(stop) = stop {
+            if self.reading.keeps_stop {
+                text.push_str(&stop);
+            }
+            self.matched = Some(Matched::Text(stop));
+        }
+        self.parse(&text, step)?;
+        Ok(self.matched.is_some())
+    }
+
+    fn parse(&mut self, text: &str, step: &mut Step) -> Result<(), ApiError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        match &mut self.reading.parser {
+            Some(parser) => {
+                let events = parser.push(text).map_err(broken)?;
+                events.into_iter().map(TurnEvent::from).for_each(|event| add(&mut step.events, event));
+            }
+            None => add(&mut step.events, TurnEvent::Content(text.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, ending: Ending, word: FinishWord, step: &mut Step) -> Result<(), ApiError> {
+        self.is_over = true;
+        let (mut word, mut calls) = (word, Vec::new());
+        if let Some(parser) = self.reading.parser.take() {
+            let ended = parser.finish(ending).map_err(broken)?;
+            ended.events.into_iter().map(TurnEvent::from).for_each(|event| add(&mut step.events, event));
+            calls = ended.tool_calls;
+            if word == FinishWord::Stop && ended.reason == response::FinishReason::ToolCalls {
+                word = FinishWord::ToolCalls;
+            }
+        }
+        step.events.push(TurnEvent::Finished(Finish { word, matched: self.matched.take(), calls }));
+        Ok(())
+    }
+
+    fn is_reasoning(&self) -> bool {
+        self.reading.parser.as_ref().is_some_and(ResponseParser::is_reasoning)
+    }
+}
+
+/// Adds an event; neighbouring texts of one kind become one.
+fn add(events: &mut Vec<TurnEvent>, event: TurnEvent) {
+    match (events.last_mut(), event) {
+        (Some(TurnEvent::Reasoning(a)), TurnEvent::Reasoning(b))
+        | (Some(TurnEvent::Content(a)), TurnEvent::Content(b)) => a.push_str(&b),
+        (Some(TurnEvent::CallArguments { index: i, json: a }), TurnEvent::CallArguments { index: j, json: b })
+            if *i == j =>
+        {
+            a.push_str(&b);
+        }
+        (_, event) => events.push(event),
+    }
+}
+
+impl From<response::Event> for TurnEvent {
+    fn from(event: response::Event) -> Self {
+        match event {
+            response::Event::Reasoning(text) => TurnEvent::Reasoning(text),
+            response::Event::Content(text) => TurnEvent::Content(text),
+            response::Event::Call { index, name } => TurnEvent::CallOpened { index, name },
+            response::Event::Arguments { index, json } => TurnEvent::CallArguments { index, json },
+            response::Event::CallDone { index } => TurnEvent::CallClosed { index },
+        }
+    }
+}
+
+fn broken(error: impl std::fmt::Display) -> ApiError {
+    ApiError::internal(error.to_string())
+}

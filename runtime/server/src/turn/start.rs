@@ -1,0 +1,121 @@
+//! From a request to a turn under way.
+
+use super::answers::{Answers, Collected, Plan, Usage};
+use super::grammar::{Following, HeldBy, held_by};
+use super::prompt::{Prompt, prompt};
+use super::reader::{Reading, Step};
+use super::request::{ToolChoice, TurnRequest};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::ids::word;
+use engine::{Constraint, Request};
+use serde_json::Value;
+use std::sync::Arc;
+use text::response::{Held, ParseOptions, ResponseParser, Tools};
+
+/// A turn under way: its choices are admitted and none has been told of yet. Dropping it aborts what still runs.
+pub(crate) struct Turn {
+    answers: Answers,
+}
+
+impl Turn {
+    /// Renders, compiles and queues: everything that can be wrong with a request is found here, before a response begins.
+    pub async fn start(app: &Arc<App>, request: TurnRequest) -> Result<Turn, ApiError> {
+        app.admits()?;
+        let request = Arc::new(request);
+        let given = Turn::prompt(app, &request).await?;
+        app.fits(given.ids.len(), request.names.prompt)?;
+        let held = held_by(app, &request, &given).await?;
+        let (app_, request_) = (app.clone(), request.clone());
+        let plan = App::off_thread(move || plan(&app_, &request_, &given, held.as_ref())).await?;
+        let answers = Answers::start(app, plan, request.names.prompt, request.names.max_tokens).await?;
+        Ok(Turn { answers })
+    }
+
+    /// How many tokens the prompt has.
+    pub async fn count(app: &Arc<App>, request: TurnRequest) -> Result<usize, ApiError> {
+        Ok(Turn::prompt(app, &Arc::new(request)).await?.ids.len())
+    }
+
+    /// The prompt's token ids.
+    pub async fn ids(app: &Arc<App>, request: TurnRequest) -> Result<Vec<u32>, ApiError> {
+        Ok(Turn::prompt(app, &Arc::new(request)).await?.ids)
+    }
+
+    async fn prompt(app: &Arc<App>, request: &Arc<TurnRequest>) -> Result<Prompt, ApiError> {
+        let (app, request) = (app.clone(), request.clone());
+        App::off_thread(move || prompt(&app, &request)).await
+    }
+
+    /// What comes next of any choice; `None` when all are over. An error ends the turn.
+    pub async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        self.answers.next().await
+    }
+
+    /// All that is left of all choices.
+    pub async fn collect(&mut self) -> Result<Vec<Collected>, ApiError> {
+        self.answers.collect().await
+    }
+
+    /// The cost so far.
+    pub fn usage(&self) -> Usage {
+        self.answers.usage()
+    }
+
+    /// How many choices there are.
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+}
+
+impl From<Turn> for Answers {
+    fn from(turn: Turn) -> Answers {
+        turn.answers
+    }
+}
+
+fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>) -> Result<Plan, ApiError> {
+    let params = &request.params;
+    let shown = if request.tool_choice == ToolChoice::None { &[][..] } else { &request.tools };
+    let tools: Value = shown.iter().map(super::Tool::json).collect();
+    let tools = Arc::new(Tools::declared(&tools));
+    let mut choices = Vec::new();
+    for choice in 0..request.choices {
+        let parser = match &app.text.response {
+            None => None,
+            Some(template) => {
+                let by = held.map_or(Held::Free, |held| held.held);
+                // A grammar sees to it that an argument ends; without one, only an argument that ended is one.
+                let options = ParseOptions { held: by, early_values: by != Held::Free, ..ParseOptions::default() };
+                let parser = ResponseParser::new(template.clone(), tools.clone(), options, &given.text);
+                Some(parser.map_err(|error| {
+                    ApiError::field(request.names.prompt, "context_length_exceeded", error.to_string())
+                })?)
+            }
+        };
+        let reading = Reading {
+            stops: params.stop_strings.clone(),
+            min_tokens: params.min_tokens,
+            keeps_stop: params.keeps_stop,
+            skip_special: parser.is_none() && params.skip_special.unwrap_or(true),
+            parser,
+            closers: app.text.response.clone(),
+        };
+        let mut sampling = params.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(choice as u64);
+        choices.push((
+            Request {
+                prompt: given.ids.clone(),
+                max_tokens: app.answer_tokens(params.max_tokens, given.ids.len()),
+                min_tokens: params.min_tokens,
+                sampling,
+                stop: params.stop_tokens.clone(),
+                constraint: held.map(|held| Box::new(Following::new(&held.grammar)) as Box<dyn Constraint>),
+                prompt_scores: None,
+            },
+            reading,
+        ));
+    }
+    let rid = params.rid.clone().unwrap_or_else(word);
+    Ok(Plan { choices, per_prompt: request.choices, rid })
+}
