@@ -188,8 +188,9 @@ impl<'n> Node<'n> {
             Op::Item(i) => return self.item(*i),
             Op::Weight(reference) => return Ok(Value::Tensor(leaf::weight(reference, self.facts, ctx, self.ty()?)?)),
             Op::Attend { kv, mask, scale, order } => {
-                let operands: [Value; 3] = self
-                    .operands()?
+                let mut operands = self.operands()?;
+                let sink = if operands.len() == 4 { operands.pop() } else { None };
+                let operands: [Value; 3] = operands
                     .try_into()
                     .map_err(|_| inconsistent(format!("{} takes a query, a cache and positions", self.id)))?;
                 let [q, cache, at] = operands;
@@ -197,7 +198,8 @@ impl<'n> Node<'n> {
                     return Err(inconsistent(format!("the second operand of {} is not a cache", self.id)));
                 }
                 let (q, at) = (self.tensor(q)?, self.tensor(at)?);
-                let op = Attention { kv, mask: *mask, scale, order };
+                let sink = sink.map(|s| self.tensor(s)).transpose()?;
+                let op = Attention { kv, mask: *mask, scale, order, sink: sink.as_deref() };
                 attention::attend(&op, self.facts, ctx, &q, &at, self.ty()?)?
             }
             op => self.pure(op, ctx)?,

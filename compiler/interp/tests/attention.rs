@@ -185,3 +185,37 @@ fn what_does_not_fit_is_refused() {
     e.insert("v", tensor("f32[T = 1, kv_heads = 1, head_dim = 2] 1 1"));
     assert!(fail(&with(uneven), &mut e, &mut one()).contains("store C2"));
 }
+
+/// A sink of score 0 weighs as much as a row of score 0 and adds no value; one far below all scores changes nothing.
+#[test]
+fn a_sink_takes_weight_and_gives_no_value() {
+    for order in [Order::Any, Order::Fold, Order::Serial] {
+        let mut b = GraphBuilder::new();
+        let row = |text: &str| Type::Tensor(ty(text));
+        let q = b.input("q", row("f32[T, heads = 2, head_dim = 2]"));
+        let k = b.input("k", row("f32[T, kv_heads = 1, head_dim = 2]"));
+        let at = b.input("pos", row("i32[T]"));
+        let sink = b.input("sink", row("f32[heads = 2]"));
+        let kv = KvRef::Kind("k".into());
+        let cache = b.add(Op::Store { kv: kv.clone() }, &[k, k, at], Type::Cache, None);
+        let op = Op::Attend { kv, mask: Mask::Causal, scale: ConstExpr::Num(1.0), order };
+        let o = b.add(op, &[q, cache, at, sink], row("f32[T, heads = 2, head_dim = 2]"), None);
+        b.output("o", o);
+        let mut env: Env = [
+            ("q", tensor("f32[T = 2, heads = 2, head_dim = 2] 0 0 0 0 0 0 0 0")),
+            ("k", tensor("f32[T = 2, kv_heads = 1, head_dim = 2] 2 4 4 8")),
+            ("pos", tensor("i32[T = 2] 0 1")),
+            ("sink", tensor("f32[heads = 2] 0 -1000")),
+        ]
+        .into_iter()
+        .collect();
+        let mut cache = MemoryCache::new(vec![0, 0]);
+        let facts = with(kind("k", 1, 2, None));
+        let graph = b.finish();
+        let o = run(&graph, &facts, &mut cache, &mut env).expect("a result");
+        assert_eq!(show(&o), "f32[T = 2, heads = 2, head_dim = 2] 1 2 2 4 2 4 3 6");
+        env.insert("sink", tensor("f32[heads = 1] 0"));
+        let e = run(&graph, &facts, &mut cache, &mut env).expect_err("one number for two heads");
+        assert!(e.to_string().contains("sink") || e.to_string().contains("attend C6"), "{e}");
+    }
+}

@@ -310,7 +310,8 @@ pub enum Op {
         /// KV kind written.
         kv: KvRef,
     },
-    /// `(q, cache, at)`: softmax(scale · q·k) v over the rows of the sequence that `mask` and the kind's window let through.
+    /// `(q, cache, at)` or `(q, cache, at, sink)`: softmax(scale · q·k) v over the rows of the sequence that `mask` and
+    /// the kind's window let through. `sink`, a number for each query head, is one more score, of a row without value.
     /// Query head h reads KV head `h / (heads / kv_heads)`. The result has q's axes.
     Attend {
         /// KV kind read.

@@ -110,6 +110,8 @@ pub(crate) struct Attention<'o> {
     pub(crate) mask: Mask,
     pub(crate) scale: &'o ConstExpr,
     pub(crate) order: &'o Order,
+    /// One more score for each query head, of a row without value.
+    pub(crate) sink: Option<&'o Tensor>,
 }
 
 /// `attend`: softmax(scale · q·k) v for every row and head.
@@ -129,6 +131,7 @@ pub(crate) fn attend(
     result_dtype("attend C5", ty, DType::F32)?;
 
     let shape = shape_of(kind, q, at)?;
+    let sinks = op.sink.map(|s| sinks_of(s, q, at)).transpose()?;
     let ends = sequence_ends(op.mask, &kind.name, ctx, positions)?;
     let mut out = Vec::with_capacity(q.len());
     for (row, position) in positions.iter().enumerate() {
@@ -144,7 +147,8 @@ pub(crate) fn attend(
         for head in 0..shape.heads {
             let start = (row * shape.heads + head) * shape.width;
             let part = head / (shape.heads / shape.kv_heads) * shape.width;
-            attend_head(op.order, scale, &queries[start..start + shape.width], &cached, part, &mut out);
+            let head = Head { scale, sink: sinks.as_ref().map(|s| s[head]), part };
+            attend_head(op.order, &head, &queries[start..start + shape.width], &cached, &mut out);
         }
     }
     Tensor::new(q.axes().to_vec(), DType::F32, Data::F32(out))
@@ -176,15 +180,35 @@ fn shape_of(kind: &KvKind, q: &Tensor, at: &Tensor) -> Result<Shape, InterpError
     Ok(Shape { heads, kv_heads, width: *width })
 }
 
+/// The sinks of all query heads.
+fn sinks_of(sink: &Tensor, q: &Tensor, at: &Tensor) -> Result<Vec<f32>, InterpError> {
+    let own = q.axes().strip_prefix(at.axes()).unwrap_or_default();
+    if own.split_last().is_none_or(|(_, heads)| sink.axes() != heads) {
+        return Err(broken("attend C6", format!("{sink} does not have the heads of {q}")));
+    }
+    Ok(floats("attend C6", sink)?.to_vec())
+}
+
+/// What one query head has besides its vector.
+struct Head {
+    scale: f32,
+    sink: Option<f32>,
+    /// Where the head's elements start in a cached row.
+    part: usize,
+}
+
 /// One query vector over the visible rows; appends `q.len()` numbers.
-fn attend_head(order: &Order, scale: f32, q: &[f32], cached: &[CachedRow<'_>], part: usize, out: &mut Vec<f32>) {
+fn attend_head(order: &Order, head: &Head, q: &[f32], cached: &[CachedRow<'_>], out: &mut Vec<f32>) {
+    let Head { scale, sink, part } = *head;
     let scores: Vec<f32> = cached.iter().map(|c| dot(order, q, &c.k[part..part + q.len()]) * scale).collect();
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, numerics::max_f32);
+    let largest = scores.iter().copied().chain(sink).fold(f32::NEG_INFINITY, numerics::max_f32);
+    // The weight of the sink joins the sum last.
+    let sunk = sink.map(|s| numerics::exp(s - largest));
     let weights: Vec<f32> = scores.iter().map(|s| numerics::exp(s - largest)).collect();
     match order {
         Order::Any => {
             // Both sums stay in binary64 and the quotient rounds once, so the result is as near to softmax as f32 weights allow.
-            let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+            let total: f64 = weights.iter().chain(&sunk).map(|w| f64::from(*w)).sum();
             let mut sums = vec![0f64; q.len()];
             for (w, c) in weights.iter().zip(cached) {
                 for (s, v) in sums.iter_mut().zip(&c.v[part..part + q.len()]) {
@@ -195,6 +219,7 @@ fn attend_head(order: &Order, scale: f32, q: &[f32], cached: &[CachedRow<'_>], p
         }
         order => {
             let total = sum(order, weights.len(), |i| weights[i]);
+            let total = sunk.map_or(total, |sunk| total + sunk);
             out.extend(
                 (0..q.len())
                     .map(|e| sum_of_products(order, weights.len(), |i| (weights[i], cached[i].v[part + e])) / total),

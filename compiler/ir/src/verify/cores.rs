@@ -121,7 +121,8 @@ pub(super) fn attend(
     facts: &Facts,
     level: Level,
 ) -> Result<(), String> {
-    operands.count(3)?;
+    let sunk = operands.ids.len() == 4;
+    operands.count(if sunk { 4 } else { 3 })?;
     let q = operands.tensor(0)?;
     let cache = operands.ids.get(1).copied();
     let stored = cache.map(|id| &operands.graph.node(id).op);
@@ -144,6 +145,13 @@ pub(super) fn attend(
             (Some((queries, e)), Some((keys, ke)), Some((values, ve)))
                 if e == ke && ve.extent == ke.extent && keys == values && keys > 0 && queries % keys == 0 => {}
             _ => return Err(format!("heads of {q} do not fit cache kind `{}`", kind.name)),
+        }
+    }
+    if sunk {
+        let sink = operands.tensor(3)?;
+        let heads = q.axes.iter().filter(|a| !a.is_rows()).collect::<Vec<_>>();
+        if !sink.dtype.is_float() || !sink.axes.iter().eq(heads.iter().rev().skip(1).rev().copied()) {
+            return Err(format!("has {sink} as the sink of {q}"));
         }
     }
     let rows: Vec<Axis> = q.axes.iter().filter(|a| a.is_rows()).cloned().collect();

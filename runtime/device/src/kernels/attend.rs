@@ -49,11 +49,21 @@ struct Carried {
 
 impl Attend {
     /// Prepares the kernel for queries of shape `q`.
-    pub fn new(kind: usize, layout: &KvLayout, mask: Mask, q: &Shape, out: &Shape) -> Result<Attend, String> {
+    pub fn new(
+        kind: usize,
+        layout: &KvLayout,
+        mask: Mask,
+        q: &Shape,
+        out: &Shape,
+        sink: Option<&Shape>,
+    ) -> Result<Attend, String> {
         let (kv_heads, width) = (layout.heads as usize, layout.head_elements as usize);
         let heads = q.row.checked_div(width).unwrap_or(0);
         if q.rows.is_none() || q.row != out.row || kv_heads == 0 || heads * width != q.row || heads % kv_heads != 0 {
             return Err(format!("attention of {} query elements over {kv_heads} heads of {width}", q.row));
+        }
+        if sink.is_some_and(|s| s.rows.is_some() || s.row != heads) {
+            return Err(format!("attention of {heads} query heads with other sinks"));
         }
         Ok(Attend { kind, heads, kv_heads, width, all: mask == Mask::All })
     }
@@ -70,6 +80,7 @@ impl Attend {
             scale: launch.number,
             q: operands[0],
             last: self.last_positions(rows),
+            sinks: self.sinks(operands)?,
         };
         let row = self.heads * self.width;
         let group = row / self.kv_heads;
@@ -92,6 +103,13 @@ impl Attend {
         Ok(())
     }
 
+    /// The sinks of all query heads, if there are any: the operand behind the positions.
+    fn sinks(&self, operands: &[View<'_>]) -> Result<Vec<f32>, String> {
+        let Some(sink) = operands.get(2) else { return Ok(Vec::new()) };
+        let mut wide = vec![0.0; self.heads];
+        Ok(sink.numbers(0, self.heads, &mut wide).to_vec())
+    }
+
     /// Last position of each row's sequence in this step, for masks that look ahead.
     fn last_positions(&self, rows: &Rows) -> Vec<usize> {
         let mut last = vec![0; rows.sequence.last().map_or(0, |s| s + 1)];
@@ -108,6 +126,8 @@ struct Job<'a> {
     scale: f32,
     q: View<'a>,
     last: Vec<usize>,
+    /// One more score for each query head, of a row without value; empty if there is none.
+    sinks: Vec<f32>,
 }
 
 impl Job<'_> {
@@ -198,7 +218,16 @@ impl Job<'_> {
         }
         for (i, carried) in carried.iter().enumerate() {
             let at = i / heads * stride + at + i % heads * width;
-            out[at..at + width].iter_mut().for_each(|x| *x /= carried.sum);
+            let out = &mut out[at..at + width];
+            match self.sinks.get(head * heads + i % heads) {
+                None => out.iter_mut().for_each(|x| *x /= carried.sum),
+                Some(sink) => {
+                    let max = numerics::max_f32(carried.max, *sink);
+                    let kept = numerics::exp(carried.max - max);
+                    let sum = carried.sum * kept + numerics::exp(*sink - max);
+                    out.iter_mut().for_each(|x| *x = *x * kept / sum);
+                }
+            }
         }
     }
 

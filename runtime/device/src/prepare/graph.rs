@@ -131,7 +131,8 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
         Op::Attend { kv, mask, .. } => {
             at_positions(graph, ids.get(2))?;
             let (kind, layout) = kv_kind(kv, plan)?;
-            Kernel::Attend(attend::Attend::new(kind, layout, *mask, x, out)?)
+            // Query and positions are read, perhaps sinks.
+            Kernel::Attend(attend::Attend::new(kind, layout, *mask, x, out, shapes.get(2))?)
         }
         Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
         Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
