@@ -1,6 +1,6 @@
 //! The full model at each level, pinned: what an edit of the spec or of a pass does shows as a diff.
 
-use passes::{Stage, Stages};
+use passes::{Compile, Stage, Stages};
 use spec::{Choices, Library, check_path};
 use suites::root;
 use targets::Target;
@@ -13,7 +13,7 @@ fn stages(spec: &str, target: &str) -> Stages {
     assert!(checked.diagnostics.is_empty(), "{}", spec::render(&checked.diagnostics, &checked.sources, false));
     let mut model = checked.model.expect("model");
     model.facts.files = model.facts.files.iter().map(|f| f.rsplit('/').next().unwrap_or(f).to_owned()).collect();
-    Stages::compile(model, &target).expect("compiles")
+    Stages::compile(model, &Compile::one_device(&target)).expect("compiles")
 }
 
 #[test]

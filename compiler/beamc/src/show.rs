@@ -3,18 +3,18 @@
 use crate::args::{DumpArgs, ImportArgs, SpecArgs};
 use crate::failure::{Failure, INPUT};
 use crate::input;
-use passes::{Stage, Stages};
+use passes::{Compile, Stage, Stages};
 use spec::{Library, Sources};
 use std::io::IsTerminal;
 
 /// One level of a compilation as text.
 pub fn stage_text(args: &SpecArgs, stage: &str, spans: bool, json: bool) -> Result<String, Failure> {
     let stage = match stage {
-        "sharded" | "cuda" => return Err(Failure::not_in_this_build(&format!("the level `{stage}`"))),
+        "cuda" => return Err(Failure::not_in_this_build(&format!("the level `{stage}`"))),
         other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e))?,
     };
     let (model, target, checked) = input::model_for(args, json)?;
-    let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
+    let stages = Stages::compile(model, &Compile::one_device(&target)).map_err(|e| input::pass_failure(&e, &checked))?;
     Ok(stages.text(stage, spans))
 }
 

@@ -5,7 +5,7 @@ use crate::failure::{Failure, INPUT};
 use crate::input;
 use ir::DType;
 use passes::validate::{Difference, Shrunk, Small, Validated, Verdict};
-use passes::{Kind, Validation};
+use passes::{Compile, Kind, Validation};
 use serde_json::{Value, json};
 use spec::{Checked, Choices, Library};
 use std::path::Path;
@@ -72,7 +72,7 @@ fn run<'c>(
         };
         let failed = |e| input::pass_failure(&e, checked);
         let shrunk = passes::shrink(full, &mut read).map_err(failed)?;
-        let validation = passes::validate(&shrunk.model, target, seeds).map_err(failed)?;
+        let validation = passes::validate(&shrunk.model, &Compile::one_device(target), seeds).map_err(failed)?;
         runs.push(Act { act, shrunk, validation });
     }
     Ok(Outcome { runs, checked })

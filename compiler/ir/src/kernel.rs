@@ -1,7 +1,8 @@
 //! The kernel level: every operation of every graph stands in exactly one region.
 
-use crate::{Class, Facts, Graph, Instance, LayerKinds, ValueId};
+use crate::{Class, Facts, Graph, Instance, LayerKinds, Module, Sharding, ValueId};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// What executes a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub enum KernelKind {
     Store,
     /// Attention over the cache.
     Attend,
+    /// Data exchanged between ranks.
+    Collective,
     /// Another view of existing memory; launches nothing.
     View,
 }
@@ -36,6 +39,7 @@ impl KernelKind {
             KernelKind::Dot => "dot",
             KernelKind::Store => "store",
             KernelKind::Attend => "attend",
+            KernelKind::Collective => "collective",
             KernelKind::View => "view",
         }
     }
@@ -107,11 +111,34 @@ impl KernelEntry {
     }
 }
 
-/// A model at kernel level.
+/// A model at kernel level; with a sharding, the program of every rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelModule {
     /// Facts.
     pub facts: Facts,
+    /// The mesh and what lies where on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<Sharding>,
+    /// Named ways in which passes changed bits, in the order in which they ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relaxations: Vec<String>,
     /// Entries in the order of the spec.
     pub entries: Vec<KernelEntry>,
+}
+
+impl KernelModule {
+    /// The facts as one rank sees them: its parts of weights and caches.
+    pub fn local_facts(&self) -> Cow<'_, Facts> {
+        crate::module::local_facts(&self.facts, self.sharding.as_ref())
+    }
+
+    /// The same graphs without their partition.
+    pub fn to_module(&self) -> Module {
+        Module {
+            facts: self.facts.clone(),
+            sharding: self.sharding.clone(),
+            relaxations: self.relaxations.clone(),
+            entries: self.entries.iter().map(KernelEntry::to_entry).collect(),
+        }
+    }
 }

@@ -21,6 +21,6 @@ pub mod validate;
 
 pub use dump::{Stage, Stages};
 pub use error::{CODES, PassError, explain};
-pub use pass::{Kind, Level, Note, Pass, PassInfo, Run};
+pub use pass::{Compile, Kind, Level, Note, Pass, PassInfo, Refined, Run};
 pub use pipeline::{Lowered, PASSES, Snapshot, lower, lower_step_by_step, plan, refine, to_kernels, to_module};
 pub use validate::{Validation, shrink, validate};

@@ -13,7 +13,7 @@
 //! Kind: `Exact`.
 //! Tests: below.
 
-use crate::{Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo};
 use ir::{Entry, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, LayerKinds, Module, Op, Region, ValueId};
 use std::collections::HashSet;
 
@@ -22,8 +22,13 @@ pub const INFO: PassInfo =
     PassInfo { name: "select kernels", level: Level::Kernel, kind: Kind::Exact, why: "a plan launches regions" };
 
 /// Runs the pass.
-pub fn run(module: &Module) -> Result<KernelModule, PassError> {
-    Ok(KernelModule { facts: module.facts.clone(), entries: module.entries.iter().map(entry).collect() })
+pub fn run(module: &Module, _: &Compile<'_>) -> Result<KernelModule, PassError> {
+    Ok(KernelModule {
+        facts: module.facts.clone(),
+        sharding: module.sharding.clone(),
+        relaxations: module.relaxations.clone(),
+        entries: module.entries.iter().map(entry).collect(),
+    })
 }
 
 fn entry(entry: &Entry) -> KernelEntry {
@@ -61,6 +66,7 @@ fn kind(op: &Op, operands: usize) -> KernelKind {
         Op::Dot { .. } => KernelKind::Dot,
         Op::Store { .. } => KernelKind::Store,
         Op::Attend { .. } => KernelKind::Attend,
+        op if op.exchanges().is_some() => KernelKind::Collective,
         _ => KernelKind::Rows,
     }
 }

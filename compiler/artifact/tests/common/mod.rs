@@ -104,7 +104,7 @@ fn last() -> KernelGraph {
 
 pub fn kernels() -> KernelModule {
     let entry = KernelEntry { name: "forward".to_owned(), graphs: vec![first(), last()], instances: Vec::new() };
-    KernelModule { facts: facts(), entries: vec![entry] }
+    KernelModule { facts: facts(), sharding: None, relaxations: Vec::new(), entries: vec![entry] }
 }
 
 pub fn plan() -> Plan {

@@ -197,7 +197,7 @@ fn attend_head(order: &Order, scale: f32, q: &[f32], cached: &[CachedRow<'_>], p
             let total = sum(order, weights.len(), |i| weights[i]);
             out.extend(
                 (0..q.len())
-                    .map(|e| sum_of_products(order, weights.len(), |i| (weights[i], cached[i].v[part + e])) / total),
+                    .map(|e| sum_of_products(order, weights.len(), &|i| (weights[i], cached[i].v[part + e])) / total),
             );
         }
     }

@@ -1,6 +1,6 @@
 //! `linear` and `dot`: sums of products.
 
-use super::sum::{dot as row_dot, sum_of_products};
+use super::sum::{checked, dot as row_dot, sum_of_products};
 use super::{axis_of, floats, ints, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, strides, walk};
@@ -31,6 +31,7 @@ pub(crate) fn linear(
         return Err(broken("linear C2", format!("{x} against {w}")));
     }
     let k: usize = kx.iter().product();
+    checked("linear C7", order, k)?;
     let (xv, wv) = (floats("linear C3", x)?, floats("linear C3", w)?);
     result_dtype("linear C3", ty, DType::F32)?;
 
@@ -84,6 +85,7 @@ pub(crate) fn dot(axis: &str, order: &Order, a: &Tensor, b: &Tensor, ty: &Tensor
     if b.axes()[pb].1 != n {
         return Err(broken("dot C1", format!("`{axis}` is {n} long in {a}, not so in {b}")));
     }
+    checked("dot C4", order, n)?;
     let consumed = [axis];
     let space = result_axes("dot C2", ty, &[(a, &consumed), (b, &consumed)])?;
     let from_a = aligned("dot C2", a, &space, &consumed)?;
@@ -93,7 +95,7 @@ pub(crate) fn dot(axis: &str, order: &Order, a: &Tensor, b: &Tensor, ty: &Tensor
     let (sa, sb) = (strides(a.axes())[pa], strides(b.axes())[pb]);
     let mut out = Vec::new();
     walk(&space, [&from_a, &from_b], |[i, j]| {
-        out.push(sum_of_products(order, n, |t| (av[i + t * sa], bv[j + t * sb])));
+        out.push(sum_of_products(order, n, &|t| (av[i + t * sa], bv[j + t * sb])));
         Ok(())
     })?;
     Tensor::new(space, DType::F32, Data::F32(out))

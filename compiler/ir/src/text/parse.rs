@@ -1,5 +1,6 @@
 //! Parsing of the graph level: cursor, types, entries and graphs.
 
+use super::parse_facts::Header;
 use super::lex::{ParseError, Token, error_at, tokens};
 use super::name::{Extents, is_number};
 use crate::{Axis, Class, DType, Entry, Extent, Graph, GraphBuilder, Instance, LayerKinds, Module, Op};
@@ -15,14 +16,14 @@ pub(super) const MAX_LAYERS: usize = 1 << 16;
 /// Reads a module from its text form.
 pub fn parse_module(source: &str) -> Result<Module, ParseError> {
     let mut parser = Parser { source, tokens: tokens(source)?, next: 0 };
-    let facts = parser.facts()?;
+    let Header { facts, sharding, relaxations } = parser.header()?;
     let extents = Extents::of_dims(&facts.dims);
     let mut entries = Vec::new();
     while parser.eat_word("entry") {
         entries.push(parser.entry(&extents)?);
     }
     match parser.peek() {
-        Token::End => Ok(Module { facts, entries }),
+        Token::End => Ok(Module { facts, sharding, relaxations, entries }),
         other => {
             let shown = other.shown();
             Err(parser.error(format!("{shown} starts no statement; entries follow the header and end the text")))

@@ -1,7 +1,7 @@
 //! Printing of the model, kernel and plan levels, for reading.
 
 use super::name::Name;
-use super::print::{GraphPrinter, kinds_text, print_facts, print_instances, put};
+use super::print::{GraphPrinter, kinds_text, print_facts, print_instances, print_sharding, put};
 use crate::{BucketPlan, Buffer, KernelEntry, KernelGraph, KernelModule, Launch, Model, Place, Plan};
 use std::fmt::Write;
 
@@ -26,6 +26,7 @@ pub fn print_model(model: &Model, spans: bool) -> String {
 pub fn print_kernels(module: &KernelModule, spans: bool) -> String {
     let mut out = String::new();
     print_facts(&mut out, &module.facts, spans);
+    print_sharding(&mut out, module.sharding.as_ref(), &module.relaxations);
     for entry in &module.entries {
         put!(out, "\nentry {} {{", Name(&entry.name));
         for graph in &entry.graphs {

@@ -231,7 +231,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn module() -> impl Strategy<Value = Module> {
-    (facts(), vec(entry(), 0..3)).prop_map(|(facts, entries)| Module { facts, entries })
+    (facts(), vec(entry(), 0..3)).prop_map(|(facts, entries)| Module::new(facts, entries))
 }
 
 proptest! {

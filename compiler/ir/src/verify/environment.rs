@@ -2,17 +2,39 @@
 
 use super::graph::{self, axes, shown};
 use super::operation::Level;
-use super::{Report, VerifyError};
-use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Type, WeightRef};
+use super::{Report, VerifyError, sharding};
+use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Sharding, Type, WeightRef};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 pub(super) fn verify(module: &Module) -> Result<(), Vec<VerifyError>> {
     let mut report = Report::default();
     facts(&module.facts, &mut report);
+    let view = View::new(&module.facts, module.sharding.as_ref(), &mut report);
     for entry in &module.entries {
-        verify_entry(entry, &module.facts, &mut report);
+        verify_entry(entry, &view, &mut report);
     }
     report.finish()
+}
+
+/// Facts as the graphs of a level see them.
+pub(super) struct View<'m> {
+    whole: &'m Facts,
+    seen: Cow<'m, Facts>,
+    sharding: Option<&'m Sharding>,
+}
+
+impl<'m> View<'m> {
+    /// Checks the sharding, if there is one.
+    pub(super) fn new(whole: &'m Facts, sharding: Option<&'m Sharding>, report: &mut Report) -> Self {
+        let Some(placed) = sharding else { return View { whole, seen: Cow::Borrowed(whole), sharding } };
+        sharding::verify(whole, placed, report);
+        View { whole, seen: Cow::Owned(sharding::seen_by_graphs(whole, placed)), sharding }
+    }
+
+    fn level(&self) -> Level<'m> {
+        self.sharding.map_or(Level::Graph, |sharding| Level::Sharded(sharding, self.whole))
+    }
 }
 
 /// Names are unique, lengths consistent, cached layers exist.
@@ -45,14 +67,18 @@ pub(super) fn facts(facts: &Facts, report: &mut Report) {
 }
 
 /// Checks an entry; returns whether its graphs allow further questions.
-pub(super) fn verify_entry(entry: &Entry, facts: &Facts, report: &mut Report) -> bool {
+pub(super) fn verify_entry(entry: &Entry, view: &View<'_>, report: &mut Report) -> bool {
+    let facts: &Facts = &view.seen;
     let mut whole = true;
     for (name, graph) in entry.graphs() {
         let place = format!("{} {name}", entry.name);
-        whole &= graph::verify(graph, facts, Level::Graph, &place, report);
+        whole &= graph::verify(graph, facts, view.level(), &place, report);
     }
     if !whole {
         return false;
+    }
+    if let Some(placed) = view.sharding {
+        sharding::verify_entry(entry, view.whole, placed, report);
     }
     leaves(&entry.first, Role::First, &format!("{} first", entry.name), report);
     leaves(&entry.last, Role::Last, &format!("{} last", entry.name), report);

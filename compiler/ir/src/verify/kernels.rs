@@ -8,13 +8,14 @@ use std::collections::HashSet;
 pub(super) fn verify(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     let mut report = Report::default();
     environment::facts(&module.facts, &mut report);
+    let view = environment::View::new(&module.facts, module.sharding.as_ref(), &mut report);
     for entry in &module.entries {
         let ends = (entry.graphs.first().map(|g| g.name.as_str()), entry.graphs.last().map(|g| g.name.as_str()));
         if entry.graphs.len() < 2 || ends != (Some("first"), Some("last")) {
             report.add("V0204", &entry.name, "its graphs do not begin with `first` and end with `last`");
             continue;
         }
-        if environment::verify_entry(&entry.to_entry(), &module.facts, &mut report) {
+        if environment::verify_entry(&entry.to_entry(), &view, &mut report) {
             for graph in &entry.graphs {
                 regions(graph, &format!("{} {}", entry.name, graph.name), &mut report);
             }
@@ -69,6 +70,7 @@ fn fits_kind(graph: &Graph, region: &Region) -> bool {
         Op::Dot { .. } => Some(KernelKind::Dot),
         Op::Store { .. } => Some(KernelKind::Store),
         Op::Attend { .. } => Some(KernelKind::Attend),
+        op if op.exchanges().is_some() => Some(KernelKind::Collective),
         _ => None,
     };
     let cores: Vec<KernelKind> = ops.iter().filter_map(|(op, n)| core(op, *n)).collect();

@@ -3,6 +3,7 @@
 //! A broken rule is a defect of the compiler, or damage to a file of an artifact; a user's mistake is found earlier,
 //! by the front end, and reported with its place in the spec.
 
+mod collectives;
 mod cores;
 mod environment;
 mod graph;
@@ -12,6 +13,7 @@ mod model;
 mod operation;
 mod plan;
 mod shapes;
+mod sharding;
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ pub struct VerifyError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 6] = [
+pub const CODES: [(&str, &str, &str); 7] = [
     ("V0101", "text that is no module", "The text form of a graph level has a syntax error at the place named."),
     (
         "V0201",
@@ -57,6 +59,11 @@ pub const CODES: [(&str, &str, &str); 6] = [
         "V0205",
         "a plan is inconsistent",
         "A buffer leaves the arena or shares bytes with another that is alive, a launch reads what nobody made, or the plan does not belong to its kernel level.",
+    ),
+    (
+        "V0206",
+        "a sharding does not fit its model",
+        "A placement names a weight, cache, axis or mesh axis that does not exist, a length does not come out even over the ranks, or a value has a length that no placement gives it.",
     ),
 ];
 
@@ -87,6 +94,13 @@ pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
 ///   them defines or what the entry is given, and one name has one type everywhere;
 /// * instances name existing classes and layers, and a layer has every weight that its class reads;
 /// * a cache that is stored to or attended in a class covers all layers of the class.
+///
+/// With a sharding, types are those of one rank, and
+///
+/// * placements name weights, caches, results and mesh axes that exist; no two axes of a value lie on one mesh axis;
+/// * parts come out even, or several ranks share an element;
+/// * weights and caches have the axes of a rank's part; an axis that is spread somewhere has its whole or a part's length;
+/// * collectives stand only here, and over axes of the mesh.
 pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
     environment::verify(module)
 }

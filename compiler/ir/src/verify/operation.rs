@@ -1,14 +1,18 @@
 //! Type rules of operations: leaves, element-wise operations, and dispatch to the others.
 
+use super::collectives;
 use super::cores;
 use super::shapes;
-use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Scope, TensorType, Type, Unary, ValueId, WeightRef};
+use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Order, Scope, Sharding, TensorType, Type, Unary, ValueId};
+use crate::WeightRef;
 
 /// The level that a graph stands at: some operations are legal at one only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Level<'s> {
     Model,
     Graph,
+    /// With the facts of the whole model.
+    Sharded(&'s Sharding, &'s Facts),
 }
 
 /// The tensors among the operands, with their number checked.
@@ -37,7 +41,7 @@ impl<'a> Operands<'a> {
 }
 
 /// Checks one node.
-pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level) -> Result<(), String> {
+pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<'_>) -> Result<(), String> {
     let node = graph.node(id);
     let operands = Operands { graph, ids: graph.operands(id) };
     if node.op.is_structural() {
@@ -57,6 +61,17 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level)
         return cores::store(&operands, &node.ty, kv, facts, level);
     }
     let result = node.ty.tensor().ok_or_else(|| "the result is a tensor".to_owned())?;
+    if node.op.is_sharded() {
+        return match level {
+            Level::Sharded(sharding, whole) => {
+                collectives::collective(&node.op, &operands, result, whole, &sharding.mesh)
+            }
+            Level::Model | Level::Graph => Err("means something only on a mesh".to_owned()),
+        };
+    }
+    if let Some(order) = node.op.order() {
+        parts(order, 0)?;
+    }
     match &node.op {
         Op::Weight(reference) => weight(reference, result, facts),
         Op::Literal(data) => literal(data, result),
@@ -80,6 +95,16 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level)
         Op::Dot { axis, .. } => cores::dot(&operands, result, axis),
         Op::Attend { kv, .. } => cores::attend(&operands, result, kv, facts, level),
         other => shapes::shape(other, &operands, result, facts),
+    }
+}
+
+/// A sum is cut into a bounded number of parts, nested to a bounded depth.
+pub(super) fn parts(order: &Order, depth: usize) -> Result<(), String> {
+    match order {
+        Order::Any | Order::Fold | Order::Serial => Ok(()),
+        Order::Split { parts: 0, .. } => Err("cuts a sum into 0 parts".to_owned()),
+        Order::Split { .. } if depth >= Order::MAX_DEPTH => Err("cuts parts of a sum too often".to_owned()),
+        Order::Split { inner, .. } => parts(inner, depth + 1),
     }
 }
 

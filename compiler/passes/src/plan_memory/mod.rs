@@ -24,10 +24,9 @@ mod program;
 mod tests;
 
 use crate::error::defect;
-use crate::{Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo};
 use indexmap::IndexMap;
 use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
-use targets::Target;
 
 /// What the pass says about itself.
 pub const INFO: PassInfo =
@@ -37,7 +36,8 @@ pub const INFO: PassInfo =
 pub const ALIGN_BYTES: u64 = 64;
 
 /// Runs the pass.
-pub fn run(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
+pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassError> {
+    let target = compile.target;
     let kv = kv::layouts(kernels, target)?;
     let mut entries = Vec::new();
     for entry in &kernels.entries {

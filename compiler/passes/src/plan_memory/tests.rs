@@ -219,7 +219,7 @@ proptest! {
             instances: (0..4).map(|layer| Instance { layer, class: usize::from(layer == 1) }).collect(),
             last: random_graph(&carried, &["result.0", "result.1"], &last),
         };
-        check(&Module { facts, entries: vec![entry] });
+        check(&Module::new(facts, vec![entry]));
     }
 }
 
@@ -232,7 +232,7 @@ fn a_row_axis_that_steps_lack_is_refused() {
     let first = Graph::default();
     let entry =
         Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last: builder.finish() };
-    let mut module = Module { facts: facts(), entries: vec![entry] };
+    let mut module = Module::new(facts(), vec![entry]);
     // The signature of an entry is its first graph's.
     let mut signature = GraphBuilder::new();
     signature.input("x", ty(DType::F32, &[Axis::rows("S"), axis("hidden")]));

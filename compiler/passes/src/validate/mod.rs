@@ -23,10 +23,9 @@ pub use shrink::{Shrunk, Small, shrink};
 pub use trial::{CachedRows, Program, Record, Trial};
 
 use crate::error::unverified;
-use crate::{Kind, PASSES, Pass, PassError, PassInfo, Run};
+use crate::{Compile, Kind, PASSES, Pass, PassError, PassInfo, Run};
 use interp::NoHooks;
-use ir::{KernelEntry, KernelModule, Model, Module};
-use targets::Target;
+use ir::{KernelModule, Model, Module};
 
 /// What validation found, pass by pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,12 +89,17 @@ impl Validation {
 }
 
 /// Validates every pass of the pipeline on a (small) model with seeds 1 to `seeds`.
-pub fn validate(model: &Model, target: &Target, seeds: u64) -> Result<Validation, PassError> {
-    validate_passes(model, target, seeds, &PASSES)
+pub fn validate(model: &Model, compile: &Compile<'_>, seeds: u64) -> Result<Validation, PassError> {
+    validate_passes(model, compile, seeds, &PASSES)
 }
 
 /// Validates these passes, run in this order; the first makes flat graphs.
-pub fn validate_passes(model: &Model, target: &Target, seeds: u64, passes: &[Pass]) -> Result<Validation, PassError> {
+pub fn validate_passes(
+    model: &Model,
+    compile: &Compile<'_>,
+    seeds: u64,
+    passes: &[Pass],
+) -> Result<Validation, PassError> {
     ir::verify_model(model).map_err(|e| unverified("the front end", &e))?;
     let mut found = Validation { passes: Vec::new(), values: 0, not_finite: 0 };
     let mut state: Option<(Module, Vec<Trial>, Vec<Record>)> = None;
@@ -104,17 +108,22 @@ pub fn validate_passes(model: &Model, target: &Target, seeds: u64, passes: &[Pas
         let next = match (pass.run, &state) {
             (Run::Flatten(run), _) => run(model)?,
             (Run::Graph(run), Some((module, ..))) => run(module, &mut Vec::new())?,
-            (Run::Refine(run), Some((module, ..))) => run(module, target)?,
+            (Run::Target(run), Some((module, ..))) => run(module, compile)?,
+            (Run::Refine(run), Some((module, ..))) => run(module, compile)?.module,
             (Run::Select(run), Some((module, ..))) => {
-                let selected = run(module)?;
+                let selected = run(module, compile)?;
                 ir::verify_kernels(&selected).map_err(|e| unverified(pass.info.name, &e))?;
-                let flat = without_regions(&selected);
-                kernels = Some(selected);
-                flat
+                kernels.insert(selected).to_module()
+            }
+            (Run::Kernels(run), Some(_)) => {
+                let Some(before) = &kernels else { continue };
+                let after = run(before, compile)?;
+                ir::verify_kernels(&after).map_err(|e| unverified(pass.info.name, &e))?;
+                kernels.insert(after).to_module()
             }
             (Run::Plan(run), Some(_)) => {
                 if let Some(kernels) = &kernels {
-                    let plan = run(kernels, target)?;
+                    let plan = run(kernels, compile)?;
                     ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
                 }
                 found.passes.push(Validated { pass: pass.info, values: 0, verdict: Verdict::NotRun });
@@ -223,9 +232,4 @@ fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], 
         },
         Err(e) => Verdict::Stopped(e.to_string()),
     }
-}
-
-/// The kernel level as graphs: a region is its operations.
-fn without_regions(kernels: &KernelModule) -> Module {
-    Module { facts: kernels.facts.clone(), entries: kernels.entries.iter().map(KernelEntry::to_entry).collect() }
 }
