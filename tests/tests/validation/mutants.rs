@@ -178,6 +178,8 @@ fn renamed(weight: &WeightRef, facts: &Facts) -> Vec<WeightRef> {
             out.extend(like(Scope::Layer, name, Scope::Layer).into_iter().map(WeightRef::FirstLayer));
             out.extend(like(Scope::Layer, name, Scope::Model).into_iter().map(WeightRef::Model));
         }
+        // Mutants are made before weights are packed.
+        WeightRef::Packed { .. } => {}
     }
     out
 }

@@ -104,8 +104,11 @@ enum Role {
 fn leaves(graph: &Graph, role: Role, place: &str, report: &mut Report) {
     for id in graph.ids() {
         let legal = match &graph.node(id).op {
-            Op::Weight(WeightRef::Layer(_) | WeightRef::Next { .. }) => role == Role::Class,
-            Op::Weight(WeightRef::FirstLayer(_)) => role == Role::First,
+            Op::Weight(reference) => reference.parts().iter().all(|part| match part {
+                WeightRef::Layer(_) | WeightRef::Next { .. } => role == Role::Class,
+                WeightRef::FirstLayer(_) => role == Role::First,
+                WeightRef::Model(_) | WeightRef::Packed { .. } => true,
+            }),
             Op::Scalar(expr) => role == Role::Class || !expr.uses_layer(),
             Op::Attend { scale, .. } => role == Role::Class || !scale.uses_layer(),
             _ => true,
@@ -131,8 +134,8 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
             report.add("V0203", &place, message);
         }
     }
-    for id in entry.first.ids() {
-        let Op::Weight(WeightRef::FirstLayer(name)) = &entry.first.node(id).op else { continue };
+    for reference in weights(&entry.first) {
+        let WeightRef::FirstLayer(name) = reference else { continue };
         match entry.instances.first() {
             Some(first) => has_weight(name, first.layer, facts, &entry.name, report),
             None => report.add("V0203", &entry.name, format!("reads the first layer's `{name}` and runs no layer")),
@@ -147,11 +150,20 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
 }
 
 fn next_weights(graph: &Graph, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
-    for id in graph.ids() {
-        if let Op::Weight(WeightRef::Next { layer: name, .. }) = &graph.node(id).op {
+    for reference in weights(graph) {
+        if let WeightRef::Next { layer: name, .. } = reference {
             has_weight(name, layer, facts, entry, report);
         }
     }
+}
+
+/// Every weight that a graph reads, alone or packed.
+fn weights(graph: &Graph) -> impl Iterator<Item = &WeightRef> {
+    let packed = graph.ids().filter_map(|id| match &graph.node(id).op {
+        Op::Weight(reference) => Some(reference.parts()),
+        _ => None,
+    });
+    packed.flatten()
 }
 
 fn has_weight(name: &str, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
@@ -164,10 +176,14 @@ fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
     let mut lacks = Vec::new();
     for id in class.graph.ids() {
         match &class.graph.node(id).op {
-            Op::Weight(WeightRef::Layer(name))
-                if !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w)) =>
-            {
-                lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
+            Op::Weight(reference) => {
+                for part in reference.parts() {
+                    if let WeightRef::Layer(name) = part
+                        && !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w))
+                    {
+                        lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
+                    }
+                }
             }
             Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. }
                 if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) =>

@@ -109,15 +109,56 @@ pub(super) fn parts(order: &Order, depth: usize) -> Result<(), String> {
 }
 
 fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(), String> {
-    let check = |scope: Scope, name: &str| match facts.weight(scope, name) {
-        Some(weight) => same(result, &weight.ty()),
-        None => Err(format!("there is no weight `{name}` of this scope")),
-    };
     match reference {
-        WeightRef::Model(name) => check(Scope::Model, name),
-        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => check(Scope::Layer, name),
-        WeightRef::Next { layer, last } => check(Scope::Layer, layer).and_then(|()| check(Scope::Model, last)),
+        WeightRef::Packed { into, parts } => packed(into, parts, result, facts),
+        WeightRef::Next { last, .. } => {
+            same(result, &plain_weight(reference, facts)?)?;
+            same(result, &plain_weight(&WeightRef::Model(last.clone()), facts)?)
+        }
+        plain => same(result, &plain_weight(plain, facts)?),
     }
+}
+
+/// Type of a weight that is not packed; of one that stands for two, the layer's.
+fn plain_weight(reference: &WeightRef, facts: &Facts) -> Result<TensorType, String> {
+    let (scope, name) = match reference {
+        WeightRef::Model(name) => (Scope::Model, name),
+        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => (Scope::Layer, name),
+        WeightRef::Next { layer, .. } => (Scope::Layer, layer),
+        WeightRef::Packed { .. } => return Err("packs what is packed already".to_owned()),
+    };
+    let found = facts.weight(scope, name).ok_or_else(|| format!("there is no weight `{name}` of this scope"))?;
+    Ok(found.ty())
+}
+
+/// Each part has the axes before `into` in front, those after it at the end, and one or more between; what is between
+/// adds up to the length of `into`.
+fn packed(into: &str, parts: &[WeightRef], result: &TensorType, facts: &Facts) -> Result<(), String> {
+    let at = result.axis(into).ok_or_else(|| format!("the packed weight has no axis `{into}`"))?;
+    let (front, end) = (&result.axes[..at], &result.axes[at + 1..]);
+    if parts.len() < 2 {
+        return Err(format!("packs {} weights; two or more make a packed one", parts.len()));
+    }
+    let mut length = 0u64;
+    for part in parts {
+        let ty = plain_weight(part, facts)?;
+        if matches!(part, WeightRef::Next { .. }) {
+            return Err("packs a weight that stands for two".to_owned());
+        }
+        let between = ty.axes.len().checked_sub(front.len() + end.len()).filter(|n| *n > 0);
+        let joined = between.and_then(|n| ty.axes.get(at..at + n));
+        let fits = ty.axes.starts_with(front) && ty.axes.ends_with(end) && ty.dtype == result.dtype;
+        let (Some(joined), true) = (joined, fits) else {
+            return Err(format!("packs {} into {}", long(&ty), long(result)));
+        };
+        let rows = joined.iter().try_fold(1u64, |n, axis| match axis.extent {
+            Extent::Fixed(m) => n.checked_mul(m),
+            Extent::Rows => None,
+        });
+        length = rows.and_then(|n| length.checked_add(n)).ok_or_else(|| format!("packs rows of {}", long(&ty)))?;
+    }
+    let declared = result.axes.get(at).map(|a| a.extent);
+    if declared == Some(Extent::Fixed(length)) { Ok(()) } else { Err(format!("packs {length} rows into {}", long(result))) }
 }
 
 /// Data fill the axes; every number is one of the dtype.
