@@ -50,8 +50,7 @@ pub struct Fuse {
 }
 
 fn kinds<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<KernelKind>, D::Error> {
-    const CORES: [KernelKind; 4] =
-        [KernelKind::Matmul, KernelKind::GroupedMatmul, KernelKind::Dot, KernelKind::Attend];
+    const CORES: [KernelKind; 4] = [KernelKind::Matmul, KernelKind::GroupedMatmul, KernelKind::Dot, KernelKind::Attend];
     let words = Vec::<String>::deserialize(from)?;
     let kind = |word: &String| {
         CORES.into_iter().find(|k| k.word() == word).ok_or_else(|| {
