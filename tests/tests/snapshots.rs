@@ -8,7 +8,11 @@ use targets::Target;
 fn stages(spec: &str, target: &str) -> Stages {
     let target = Target::load(target).expect("target");
     let choices =
-        Choices { act: target.act, options: target.options.clone().into_iter().collect(), ..Choices::default() };
+        Choices {
+            act: target.act,
+            options: target.options_on(&ir::Mesh::single()).into_iter().collect(),
+            ..Choices::default()
+        };
     let checked = check_path(&root().join("model-spec").join(spec), &Library::embedded(), &choices);
     assert!(checked.diagnostics.is_empty(), "{}", spec::render(&checked.diagnostics, &checked.sources, false));
     let mut model = checked.model.expect("model");

@@ -18,7 +18,7 @@ use targets::Target;
 fn small_model(spec: &str, target: &Target) -> Shrunk {
     let path = root().join("model-spec").join(spec);
     let mut read = |small: &Small| -> Result<Model, String> {
-        let options = target.options.clone().into_iter().collect();
+        let options = target.options_on(&ir::Mesh::single()).into_iter().collect();
         let choices = Choices { act: target.act, options, dims: small.dims.clone(), layers: small.layers.clone() };
         let checked = check_path(&path, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);

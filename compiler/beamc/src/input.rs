@@ -26,7 +26,7 @@ pub fn bracketed(error: &dyn std::fmt::Display) -> String {
 
 /// What a target decides about a spec.
 pub fn choices(target: &Target) -> Choices {
-    let options = target.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    let options = target.options_on(&ir::Mesh::single()).into_iter().collect();
     Choices { act: target.act, options, ..Choices::default() }
 }
 
