@@ -2,17 +2,24 @@
 
 use crate::error::{defect, unverified};
 use crate::{Compile, Note, Pass, PassError, PassInfo, Run};
-use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels};
+use crate::{attach, choose_layouts, fuse_rows, order_launches, pack_projections};
+use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels, shard};
 use ir::{KernelModule, Model, Module, Plan};
 
 /// Every pass, in the order in which they run.
-pub static PASSES: [Pass; 7] = [
+pub static PASSES: [Pass; 13] = [
     Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
+    Pass { info: shard::INFO, run: Run::Refine(shard::run) },
     Pass { info: refine_orders::INFO, run: Run::Refine(refine_orders::run) },
+    Pass { info: pack_projections::INFO, run: Run::Target(pack_projections::run) },
     Pass { info: select_kernels::INFO, run: Run::Select(select_kernels::run) },
+    Pass { info: attach::INFO, run: Run::Kernels(attach::run) },
+    Pass { info: fuse_rows::INFO, run: Run::Kernels(fuse_rows::run) },
+    Pass { info: choose_layouts::INFO, run: Run::Kernels(choose_layouts::run) },
+    Pass { info: order_launches::INFO, run: Run::Kernels(order_launches::run) },
     Pass { info: plan_memory::INFO, run: Run::Plan(plan_memory::run) },
 ];
 

@@ -1,7 +1,7 @@
 //! `linear` and `dot`: sums of products.
 
 use super::sum::{checked, dot as row_dot, sum_of_products};
-use super::{axis_of, floats, ints, result_dtype};
+use super::{NOWHERE, axis_of, floats, ints, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, strides, walk};
 use crate::tensor::{Data, Tensor};
@@ -52,13 +52,13 @@ pub(crate) fn linear(
     let from_x = aligned("linear C5", x, &batch, &consumed)?;
 
     let mut out = Vec::with_capacity(crate::tensor::elements(&axes)?);
-    let mut rows = |x_at: usize, w_at: usize| {
+    let row_of = |out: &mut Vec<f32>, x_at: usize, w_at: usize| {
         let row = &xv[x_at..x_at + k];
         out.extend((0..outputs).map(|n| row_dot(order, row, &wv[w_at + n * k..w_at + (n + 1) * k])));
     };
     match ids {
         None => walk(&batch, [&from_x], |[at]| {
-            rows(at, 0);
+            row_of(&mut out, at, 0);
             Ok(())
         })?,
         Some(ids) => {
@@ -67,10 +67,14 @@ pub(crate) fn linear(
             let slices = w.axes()[0].1;
             walk(&batch, [&from_x, &from_ids], |[at, pick]| {
                 let id = picks[pick];
+                if id == NOWHERE {
+                    out.extend(std::iter::repeat_n(numerics::ABSENT, outputs));
+                    return Ok(());
+                }
                 let slice = usize::try_from(id).ok().filter(|i| *i < slices).ok_or_else(|| {
                     broken("linear C6", format!("id {id} is outside `{}`, which has {slices}", w.axes()[0].0))
                 })?;
-                rows(at, slice * outputs * k);
+                row_of(&mut out, at, slice * outputs * k);
                 Ok(())
             })?;
         }
