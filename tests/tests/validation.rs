@@ -25,7 +25,7 @@ fn small_model(spec: &str, target: &Target) -> Shrunk {
         checked.model.ok_or(shown)
     };
     let full = read(&Small::default()).expect("a model");
-    passes::shrink(&full, &mut read).expect("a small model")
+    passes::shrink(&full, &ir::Mesh::single(), &mut read).expect("a small model")
 }
 
 #[test]

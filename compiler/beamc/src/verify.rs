@@ -71,7 +71,7 @@ fn run<'c>(
             checked.model.take().ok_or_else(first)
         };
         let failed = |e| input::pass_failure(&e, checked);
-        let shrunk = passes::shrink(full, &mut read).map_err(failed)?;
+        let shrunk = passes::shrink(full, &ir::Mesh::single(), &mut read).map_err(failed)?;
         let validation = passes::validate(&shrunk.model, &Compile::one_device(target), seeds).map_err(failed)?;
         runs.push(Act { act, shrunk, validation });
     }

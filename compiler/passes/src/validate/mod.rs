@@ -13,7 +13,9 @@
 //! Models of full size would take years; [`shrink`] makes a small one of the same text. `trial.rs` says what is run,
 //! `compare.rs` what is compared.
 
+mod allowed;
 mod compare;
+mod ranks;
 mod shrink;
 mod trial;
 mod witness;
@@ -105,11 +107,16 @@ pub fn validate_passes(
     let mut state: Option<(Module, Vec<Trial>, Vec<Record>)> = None;
     let mut kernels: Option<KernelModule> = None;
     for pass in passes {
+        let mut witness = None;
         let next = match (pass.run, &state) {
             (Run::Flatten(run), _) => run(model)?,
             (Run::Graph(run), Some((module, ..))) => run(module, &mut Vec::new())?,
             (Run::Target(run), Some((module, ..))) => run(module, compile)?,
-            (Run::Refine(run), Some((module, ..))) => run(module, compile)?.module,
+            (Run::Refine(run), Some((module, ..))) => {
+                let refined = run(module, compile)?;
+                witness = refined.witness;
+                refined.module
+            }
             (Run::Select(run), Some((module, ..))) => {
                 let selected = run(module, compile)?;
                 ir::verify_kernels(&selected).map_err(|e| unverified(pass.info.name, &e))?;
@@ -143,7 +150,7 @@ pub fn validate_passes(
             }
         };
         let old = before.as_ref().map_or(Program::Model(model), Program::Module);
-        let (validated, after) = judge(pass.info, old, &next, &trials, &records);
+        let (validated, after) = judge(pass.info, old, (&next, witness), &trials, &records);
         found.passes.push(validated);
         // A level that cannot be run is no measure of what follows it.
         let Some(records) = after else { break };
@@ -182,7 +189,7 @@ impl Trial {
 fn judge(
     pass: PassInfo,
     old: Program<'_>,
-    next: &Module,
+    (next, witness): (&Module, Option<Module>),
     trials: &[Trial],
     records: &[Record],
 ) -> (Validated, Option<Vec<Record>>) {
@@ -195,7 +202,7 @@ fn judge(
     let (values, verdict) = match pass.kind {
         Kind::Exact => (all.values, exact(all, old, next, trials)),
         Kind::Relaxed(_) => (all.values, Verdict::Measured { moved: all.moved, largest: all.largest }),
-        Kind::Refines(_) => (all.values, refined(&all, old, next, trials, &after)),
+        Kind::Refines(_) => (all.values, refined(&all, old, (next, witness), trials, &after)),
     };
     (Validated { pass, values, verdict }, Some(after))
 }
@@ -215,12 +222,23 @@ fn exact(all: Comparison, old: Program<'_>, next: &Module, trials: &[Trial]) -> 
     Verdict::Differs(Box::new(first))
 }
 
-/// The old graphs with the new orders must leave the same bits as the new graphs.
-fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], after: &[Record]) -> Verdict {
+/// The witness must leave the same bits as the new graphs. It is the old graphs with the new orders; where the pass hands
+/// over one of its own, it may differ from the old graphs in orders alone.
+fn refined(
+    all: &Comparison,
+    old: Program<'_>,
+    (next, witness): (&Module, Option<Module>),
+    trials: &[Trial],
+    after: &[Record],
+) -> Verdict {
     let Program::Module(module) = old else {
         return Verdict::Stopped("orders are refined on flat graphs only".to_owned());
     };
-    let witness = match witness::with_orders(module, next) {
+    let witness = match witness {
+        Some(witness) => allowed(module, witness),
+        None => witness::with_orders(module, next),
+    };
+    let witness = match witness {
         Ok(witness) => witness,
         Err(why) => return Verdict::Stopped(why),
     };
@@ -232,4 +250,14 @@ fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], 
         },
         Err(e) => Verdict::Stopped(e.to_string()),
     }
+}
+
+/// The witness, if it is well formed and changes nothing but open orders.
+fn allowed(old: &Module, witness: Module) -> Result<Module, String> {
+    if let Err(errors) = ir::verify_module(&witness) {
+        let first = errors.first().map(ToString::to_string).unwrap_or_default();
+        return Err(format!("the witness breaks a rule of its level: {first}"));
+    }
+    allowed::check(old, &witness)?;
+    Ok(witness)
 }
