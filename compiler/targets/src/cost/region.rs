@@ -35,7 +35,8 @@ impl Context<'_> {
     }
 
     /// Work of one region; that of a view is nothing.
-    pub(super) fn region(&self, kernel_graph: &KernelGraph, region: &Region) -> Work {
+    /// `leaving` says which values need memory.
+    pub(super) fn region(&self, kernel_graph: &KernelGraph, leaving: &[bool], region: &Region) -> Work {
         let mut work = Work::default();
         if region.kind == KernelKind::View {
             return work;
@@ -43,12 +44,11 @@ impl Context<'_> {
         work.launches = 1.0;
         let graph = &kernel_graph.graph;
         let inside: HashSet<ValueId> = region.values.iter().copied().collect();
-        let results: HashSet<ValueId> = graph.outputs.iter().map(|(_, v)| *v).collect();
         self.reads(graph, region, &inside, &mut work);
         for id in &region.values {
             self.operation(graph, *id, &mut work);
-            let used = results.contains(id) || graph.users(*id).iter().any(|user| !inside.contains(user));
-            if let (true, Some(ty)) = (used, graph.tensor(*id)) {
+            let leaves = leaving.get(id.0 as usize).copied().unwrap_or(false);
+            if let (true, Some(ty)) = (leaves, graph.tensor(*id)) {
                 work.written_bytes += self.bytes(ty);
             }
         }

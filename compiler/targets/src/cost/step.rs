@@ -3,7 +3,7 @@
 use super::region::Context;
 use super::{Load, Work};
 use crate::{Hardware, Target};
-use ir::{KernelEntry, KernelKind, KernelModule, Mesh, Op};
+use ir::{KernelEntry, KernelGraph, KernelKind, KernelModule, Mesh, Op, Region};
 use std::collections::HashMap;
 
 /// One kernel.
@@ -51,20 +51,16 @@ pub fn step(kernels: &KernelModule, entry: &KernelEntry, target: &Target, load: 
         i if i > classes => 1,
         i => entry.instances.iter().filter(|instance| KernelEntry::class_graph(instance.class) == i).count() as u64,
     };
-    let graphs = entry.graphs.iter().enumerate().map(|(i, graph)| GraphCost {
-        name: graph.name.clone(),
-        times: times(i),
-        kernels: graph
-            .regions
-            .iter()
-            .filter(|region| region.kind != KernelKind::View)
-            .map(|region| KernelCost {
-                name: region.name.clone(),
-                kind: region.kind,
-                work: context.region(graph, region),
-            })
-            .collect(),
-    });
+    let graph = |(i, graph): (usize, &KernelGraph)| {
+        let leaving = graph.leaving();
+        let launched = graph.regions.iter().filter(|region| region.kind != KernelKind::View);
+        let kernel = |region: &Region| {
+            let work = context.region(graph, &leaving, region);
+            KernelCost { name: region.name.clone(), kind: region.kind, work }
+        };
+        GraphCost { name: graph.name.clone(), times: times(i), kernels: launched.map(kernel).collect() }
+    };
+    let graphs = entry.graphs.iter().enumerate().map(graph);
     StepCost { load, graphs: graphs.collect() }
 }
 
