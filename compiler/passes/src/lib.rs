@@ -19,6 +19,7 @@ pub mod pipeline;
 pub mod plan_memory;
 pub mod refine_orders;
 mod regions;
+pub mod relax;
 pub mod rotate_seam;
 pub mod select_kernels;
 pub mod shard;

@@ -4,15 +4,18 @@ use crate::error::{defect, unverified};
 use crate::{Compile, Note, Pass, PassError, PassInfo, Run};
 use crate::{attach, choose_layouts, fuse_rows, order_launches, pack_projections};
 use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels, shard};
+use crate::relax::{rank_round, wire_bf16};
 use ir::{KernelModule, Model, Module, Plan};
 
 /// Every pass, in the order in which they run.
-pub static PASSES: [Pass; 13] = [
+pub static PASSES: [Pass; 15] = [
     Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: shard::INFO, run: Run::Refine(shard::run) },
+    Pass { info: rank_round::INFO, run: Run::Target(rank_round::run) },
+    Pass { info: wire_bf16::INFO, run: Run::Target(wire_bf16::run) },
     Pass { info: refine_orders::INFO, run: Run::Refine(refine_orders::run) },
     Pass { info: pack_projections::INFO, run: Run::Target(pack_projections::run) },
     Pass { info: select_kernels::INFO, run: Run::Select(select_kernels::run) },

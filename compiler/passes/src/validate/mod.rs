@@ -235,7 +235,7 @@ fn refined(
         return Verdict::Stopped("orders are refined on flat graphs only".to_owned());
     };
     let witness = match witness {
-        Some(witness) => allowed(module, witness),
+        Some(witness) => check_witness(module, witness),
         None => witness::with_orders(module, next),
     };
     let witness = match witness {
@@ -253,7 +253,7 @@ fn refined(
 }
 
 /// The witness, if it is well formed and changes nothing but open orders.
-fn allowed(old: &Module, witness: Module) -> Result<Module, String> {
+pub(crate) fn check_witness(old: &Module, witness: Module) -> Result<Module, String> {
     if let Err(errors) = ir::verify_module(&witness) {
         let first = errors.first().map(ToString::to_string).unwrap_or_default();
         return Err(format!("the witness breaks a rule of its level: {first}"));
