@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn every_operation_is_a_region_of_its_kind() {
         let module = compile_graph_level(&two_kind_model());
-        let kernels = super::run(&module).unwrap();
+        let kernels = super::run(&module, &crate::Compile::one_device(&targets::Target::load("cpu").unwrap())).unwrap();
         for graph in &kernels.entries[0].graphs {
             let inner = graph.graph.ids().filter(|v| !graph.graph.node(*v).op.is_leaf()).count();
             assert_eq!(graph.regions.len(), inner);

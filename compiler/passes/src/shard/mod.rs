@@ -19,14 +19,12 @@
 //! mesh axis that the spec gives nothing to, is an error.
 //! Kind: `Refines("sums over ranks")`: sums that were open are added rank by rank; `witness.rs` has the same sums on one
 //! device.
-//! Tests: `tests.rs` here; `tests/tests/meshes.rs` runs the full model, made small, on many meshes.
+//! Tests: `tests/sharding.rs`; `tests/meshes.rs` runs the full model, made small, on many meshes.
 
 mod axes;
 mod error;
 mod pending;
 mod rewrite;
-#[cfg(test)]
-mod tests;
 mod witness;
 
 use crate::{Compile, Kind, Level, PassError, PassInfo, Refined};
@@ -73,7 +71,7 @@ fn sharded(index: usize, entry: &Entry, axes: &Axes<'_>) -> Result<(Entry, Entry
         let number = axes::number(index, place);
         let pending = pending::find(graph, number, axes);
         let local = rewrite::local(graph, number, axes, &pending, place == last)?;
-        graphs.push((local, witness::of(graph, number, axes, &pending)?));
+        graphs.push((local, witness::of(graph, axes, &pending)?));
     }
     let (local, witness): (Vec<Graph>, Vec<Graph>) = graphs.into_iter().unzip();
     Ok((with_graphs(entry, local)?, with_graphs(entry, witness)?))

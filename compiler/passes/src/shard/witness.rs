@@ -2,10 +2,10 @@
 //!
 //! A partial sum that is completed before anything but views and cuts is the sum in the order `split P any`. One that
 //! passes a product or another sum is written out: the operations from the product of weights on stand once per part, on
-//! that part of the contracted axis and of the table, and the parts' results are added one after the other. Nothing else
+//! that part of the contracted axis and with the ids of that part of the table, and the parts' results are added one after the other. Nothing else
 //! of the old graph changes; `validate/allowed.rs` checks that without asking this file.
 
-use super::axes::{Axes, index_axis};
+use super::axes::{Axes, index_axis, table_of};
 use super::pending::Pending;
 use crate::PassError;
 use crate::error::defect;
@@ -23,7 +23,7 @@ struct Unrolled<'p> {
 }
 
 /// The witness of one graph.
-pub(super) fn of(graph: &Graph, number: usize, axes: &Axes<'_>, pending: &[Pending]) -> Result<Graph, PassError> {
+pub(super) fn of(graph: &Graph, axes: &Axes<'_>, pending: &[Pending]) -> Result<Graph, PassError> {
     let mut unrolled: HashMap<ValueId, Unrolled<'_>> = HashMap::new();
     let mut inside: HashSet<ValueId> = HashSet::new();
     let mut split: HashMap<ValueId, u64> = HashMap::new();
@@ -46,7 +46,7 @@ pub(super) fn of(graph: &Graph, number: usize, axes: &Axes<'_>, pending: &[Pendi
         inside.extend(&p.chain[..at]);
         unrolled.insert(p.chain[at], Unrolled { pending: p, over, sum: sum_late, own });
     }
-    let mut writer = Writer { old: graph, number, axes, new: GraphBuilder::new(), map: HashMap::new(), split };
+    let mut writer = Writer { old: graph, axes, new: GraphBuilder::new(), map: HashMap::new(), split };
     for id in graph.ids().filter(|v| !inside.contains(v)) {
         let value = match unrolled.get(&id) {
             Some(u) => writer.unrolled(id, u)?,
@@ -68,7 +68,6 @@ pub(super) fn of(graph: &Graph, number: usize, axes: &Axes<'_>, pending: &[Pendi
 
 struct Writer<'a> {
     old: &'a Graph,
-    number: usize,
     axes: &'a Axes<'a>,
     new: GraphBuilder,
     map: HashMap<ValueId, ValueId>,
@@ -152,16 +151,10 @@ impl Writer<'_> {
         }
         if u.own {
             let axis = index_axis(self.old, id).ok_or_else(|| defect("an exclusive value without a table"))?;
-            let table = usize::from(matches!(self.old.node(id).op, Op::Linear { .. }));
-            let name = format!("{axis}.part");
-            let parts = self.axes.parts(&u.pending.own);
-            operands[table] = self.cut(operands[table], &axis, &name, parts, own_place)?;
-            let len = length(self.new.graph(), operands[table], &name)?;
+            let whole = length(self.old, table_of(self.old, id), &axis)?;
+            let len = whole / self.axes.parts(&u.pending.own).max(1);
             if let Some(ids) = operands.last_mut() {
-                *ids = self.inside(*ids, len, own_place, &name)?;
-            }
-            if let Op::Gather { axis } = &mut op {
-                *axis = name;
+                *ids = self.inside(*ids, own_place * len, len)?;
             }
         }
         Ok(self.new.add(op, &operands, node.ty.clone(), node.span))
@@ -179,21 +172,17 @@ impl Writer<'_> {
         Ok(self.new.add(op, &[x], Type::Tensor(ty), None))
     }
 
-    /// Ids inside one part of a table, -1 outside.
-    fn inside(&mut self, ids: ValueId, len: u64, place: u64, axis: &str) -> Result<ValueId, PassError> {
+    /// The ids from `start` on, `len` of them; -1 for the others.
+    fn inside(&mut self, ids: ValueId, start: u64, len: u64) -> Result<ValueId, PassError> {
         let Type::Tensor(ty) = self.new.graph().node(ids).ty.clone() else { return Err(defect("ids of no tensor")) };
         let number = Type::Tensor(TensorType::scalar(DType::I32));
-        let plain = Type::Tensor(TensorType { indexes: None, ..ty.clone() });
         let truth = Type::Tensor(ty.with_dtype(DType::Bool));
-        let start = (place * len) as f32;
         let mut literal = |x: f32| self.new.add(Op::Literal(vec![x]), &[], number.clone(), None);
-        let (first, end, none) = (literal(start), literal(start + len as f32), literal(-1.0));
+        let (first, end, none) = (literal(start as f32), literal((start + len) as f32), literal(-1.0));
         let above = self.new.add(Op::Binary(Binary::Le), &[first, ids], truth.clone(), None);
         let below = self.new.add(Op::Binary(Binary::Lt), &[ids, end], truth.clone(), None);
         let both = self.new.add(Op::Binary(Binary::And), &[above, below], truth, None);
-        let moved = self.new.add(Op::Binary(Binary::Sub), &[ids, first], plain, None);
-        let own = Type::Tensor(TensorType { indexes: Some(axis.to_owned()), ..ty });
-        Ok(self.new.add(Op::Select, &[both, moved, none], own, None))
+        Ok(self.new.add(Op::Select, &[both, ids, none], Type::Tensor(ty), None))
     }
 }
 

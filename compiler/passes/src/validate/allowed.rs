@@ -5,12 +5,12 @@
 //!
 //! * a sum whose order was open has any order;
 //! * a product of weights with an open order may stand as a sum of products, each over one contiguous part of the
-//!   contracted axis and one of the table that ids pick from (ids outside it are -1); the parts cover everything once;
+//!   contracted axis or with the ids of one part of the table (the others -1); the parts cover everything once;
 //! * that sum may stand behind views, cuts, products with something that is no part of it, and sums that are open
 //!   themselves, which then stand once per part; behind a rounding only if the parts are of the table alone, so that at
 //!   most one of them is not -0.
 
-use ir::{Binary, DType, Extent, Graph, Module, Op, Order, ReduceOp, TensorType, ValueId};
+use ir::{Binary, DType, Extent, Graph, Module, Op, Order, ReduceOp, ValueId};
 use std::collections::HashMap;
 
 /// Checks a witness against the graphs that it stands for.
@@ -167,22 +167,13 @@ impl Matcher<'_> {
     fn part_of_product(&mut self, new: ValueId, old: ValueId) -> Option<Part> {
         let (olds, mut news) = (self.old.operands(old), self.new.operands(new));
         let (mut sum, mut own) = (None, None);
-        let (table, index) = match &self.old.node(old).op {
-            Op::Gather { axis } => (0, axis.clone()),
-            _ => (1, self.old.tensor(*olds.get(1)?)?.axes.first()?.name.clone()),
-        };
-        let picks = olds.len() == 3 || table == 0;
-        let mut axis = index.clone();
+        let picks = olds.len() == 3 || matches!(self.old.node(old).op, Op::Gather { .. });
         if picks
-            && let Op::Slice { axis: cut_axis, into: Some(into), .. } = &self.new.node(news[table]).op
-            && *cut_axis == index
+            && let Some(last) = news.last_mut()
+            && let Some((ids, part)) = self.inside(*last)
         {
-            axis.clone_from(into);
-            let (whole, cut) = self.cut(news[table], &index, into)?;
-            news[table] = whole;
-            let last = news.len() - 1;
-            news[last] = self.inside(news[last], cut)?;
-            own = Some(cut);
+            *last = ids;
+            own = Some(part);
         }
         match (&self.old.node(old).op, &self.new.node(new).op) {
             (Op::Linear { contract: a, order: from }, Op::Linear { contract: b, order: to }) => {
@@ -200,7 +191,7 @@ impl Matcher<'_> {
                     sum = Some(cut);
                 }
             }
-            (Op::Gather { .. }, Op::Gather { axis: found }) if *found == axis => {}
+            (a @ Op::Gather { .. }, b) if a == b => {}
             _ => return None,
         }
         let same = olds.iter().zip(&news).all(|(a, b)| self.same(*b, *a));
@@ -217,30 +208,25 @@ impl Matcher<'_> {
         }
     }
 
-    /// The ids of which these are those inside a part: `where(start <= ids and ids < end, ids - start, -1)`.
-    fn inside(&self, id: ValueId, (start, len): (u64, u64)) -> Option<ValueId> {
+    /// The ids of which these are those of a part: `where(start <= ids and ids < end, ids, -1)`.
+    fn inside(&self, id: ValueId) -> Option<(ValueId, (u64, u64))> {
         let graph = self.new;
         let binary = |id: ValueId, f: Binary| match (&graph.node(id).op, &graph.operands(id)[..]) {
             (Op::Binary(g), [a, b]) if *g == f => Some((*a, *b)),
             _ => None,
         };
-        let number = |id: ValueId, x: f32| matches!(&graph.node(id).op, Op::Literal(data) if *data == [x]);
-        let (Op::Select, [both, moved, none]) = (&graph.node(id).op, &graph.operands(id)[..]) else { return None };
+        let number = |id: ValueId| match (&graph.node(id).op, graph.tensor(id)) {
+            (Op::Literal(data), Some(ty)) if data.len() == 1 && ty.dtype == DType::I32 => data.first().copied(),
+            _ => None,
+        };
+        let (Op::Select, [both, ids, none]) = (&graph.node(id).op, &graph.operands(id)[..]) else { return None };
         let (above, below) = binary(*both, Binary::And)?;
-        let (first, ids) = binary(above, Binary::Le)?;
-        let (ids_below, end) = binary(below, Binary::Lt)?;
-        let (ids_moved, by) = binary(*moved, Binary::Sub)?;
-        let numbers = number(first, start as f32)
-            && number(by, start as f32)
-            && number(end, (start + len) as f32)
-            && number(*none, -1.0);
-        let integers = [first, end, by, *none, *moved].iter().all(|v| graph.tensor(*v).is_some_and(is_integer));
-        (numbers && integers && ids == ids_below && ids == ids_moved).then_some(ids)
+        let (first, above) = binary(above, Binary::Le)?;
+        let (below, end) = binary(below, Binary::Lt)?;
+        let (start, end) = (number(first)?, number(end)?);
+        let fits = above == *ids && below == *ids && number(*none) == Some(-1.0) && start >= 0.0 && end > start;
+        fits.then_some((*ids, (start as u64, (end - start) as u64)))
     }
-}
-
-fn is_integer(ty: &TensorType) -> bool {
-    ty.dtype == DType::I32
 }
 
 /// The same operation, but for an order that was open.

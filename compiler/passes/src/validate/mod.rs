@@ -252,8 +252,8 @@ fn refined(
     }
 }
 
-/// The witness, if it is well formed and changes nothing but open orders.
-pub(crate) fn check_witness(old: &Module, witness: Module) -> Result<Module, String> {
+/// The witness, if it is well formed and changes nothing but open orders; otherwise what it changes.
+pub fn check_witness(old: &Module, witness: Module) -> Result<Module, String> {
     if let Err(errors) = ir::verify_module(&witness) {
         let first = errors.first().map(ToString::to_string).unwrap_or_default();
         return Err(format!("the witness breaks a rule of its level: {first}"));
