@@ -306,7 +306,22 @@ fn kernel_lines(name: &str, a: Option<&KernelGraph>, b: Option<&KernelGraph>) ->
     let kernels = |graph: &KernelGraph| -> IndexMap<String, String> {
         let launched = graph.regions.iter().filter(|r| r.kind != KernelKind::View);
         let told = |r: &ir::Region| format!("{} of {} operations", r.kind.word(), r.values.len());
-        launched.map(|r| (r.name.clone(), told(r))).collect()
+        let mut unnamed: IndexMap<&str, u64> = IndexMap::new();
+        let kernel = |r: &ir::Region| {
+            let kind = r.kind.word();
+            // A kernel without a name of the spec is called after a value's number, which any edit moves.
+            let number = r.name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
+            let name = match number {
+                Some(n) if n.chars().all(|c| c.is_ascii_digit()) => {
+                    let count = unnamed.entry(kind).or_default();
+                    *count += 1;
+                    format!("unnamed {kind} {count}")
+                }
+                _ => r.name.clone(),
+            };
+            (name, told(r))
+        };
+        launched.map(kernel).collect()
     };
     let (a, b) = (kernels(a), kernels(b));
     let mut lines: Vec<String> = Vec::new();

@@ -282,7 +282,8 @@ fn word(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Equal => "equal".to_owned(),
         Verdict::Refined { moved } => format!("equal, {moved} moved"),
-        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:e} at most"),
+        Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),
+        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:.1e} at most"),
         Verdict::Differs(_) | Verdict::Stopped(_) => "DIFFER".to_owned(),
         Verdict::NotRun => "verified, not run".to_owned(),
     }
