@@ -5,6 +5,7 @@
 
 pub mod attach;
 pub mod canonicalise;
+pub mod check_plan;
 pub mod choose_layouts;
 pub mod classify_layers;
 mod dump;

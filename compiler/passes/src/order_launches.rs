@@ -7,15 +7,16 @@
 //!
 //! Why: what is read soon after it is made is still in cache, and its memory is free again.
 //! When: always. Among the regions whose operands are made, the next is the one after which the least memory is in use; of
-//! equal ones that which reads the one before it; of those the one that stood first. Views stand where they stood.
+//! equal ones that which reads the one before it; of those the one that stood first. Values are then numbered in the order in
+//! which they are made, leaves first, so that the text of a graph reads from top to bottom.
 //! Kind: `Exact`: a region comes after those that it reads.
 //! Tests: below.
 
 use crate::error::defect;
 use crate::regions::{bytes_per_row, with_regions};
 use crate::{Compile, Kind, Level, PassError, PassInfo};
-use ir::{KernelGraph, KernelModule, Region, ValueId};
-use std::collections::HashSet;
+use ir::{GraphBuilder, KernelGraph, KernelModule, Region, ValueId};
+use std::collections::{HashMap, HashSet};
 
 /// What the pass says about itself.
 pub const INFO: PassInfo = PassInfo {
@@ -27,7 +28,35 @@ pub const INFO: PassInfo = PassInfo {
 
 /// Runs the pass.
 pub fn run(kernels: &KernelModule, _: &Compile<'_>) -> Result<KernelModule, PassError> {
-    with_regions(kernels, ordered)
+    let mut done = with_regions(kernels, ordered)?;
+    for graph in done.entries.iter_mut().flat_map(|e| &mut e.graphs) {
+        *graph = renumbered(graph);
+    }
+    Ok(done)
+}
+
+/// The same graph with values numbered as they stand in regions.
+fn renumbered(kernel_graph: &KernelGraph) -> KernelGraph {
+    let graph = &kernel_graph.graph;
+    let leaves = graph.ids().filter(|v| graph.node(*v).op.is_leaf());
+    let order: Vec<ValueId> = leaves.chain(kernel_graph.regions.iter().flat_map(|r| r.values.iter().copied())).collect();
+    let mut copies: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut builder = GraphBuilder::new();
+    for id in order {
+        let node = graph.node(id);
+        let operands: Vec<ValueId> = graph.operands(id).iter().filter_map(|v| copies.get(v).copied()).collect();
+        let copy = builder.add(node.op.clone(), &operands, node.ty.clone(), node.span);
+        if let Some(name) = &node.name {
+            builder.name(copy, name);
+        }
+        copies.insert(id, copy);
+    }
+    let copy = |id: &ValueId| copies.get(id).copied();
+    let mut done = builder.finish();
+    done.inputs = graph.inputs.iter().filter_map(copy).collect();
+    done.outputs = graph.outputs.iter().filter_map(|(name, v)| Some((name.clone(), copy(v)?))).collect();
+    let region = |r: &Region| Region { values: r.values.iter().filter_map(copy).collect(), ..r.clone() };
+    KernelGraph { graph: done, regions: kernel_graph.regions.iter().map(region).collect(), ..kernel_graph.clone() }
 }
 
 /// What a region reads and makes, as far as memory is concerned.

@@ -40,7 +40,7 @@ impl Parser<'_> {
         let (mut sharding, mut relaxations) = (None, Vec::new());
         while let Token::Word(word) = self.peek() {
             let word = word.clone();
-            if word == "entry" {
+            if word == "entry" || word == "layout" {
                 break;
             }
             self.advance();

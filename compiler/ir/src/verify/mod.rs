@@ -111,7 +111,9 @@ pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
 /// * every operation that is no leaf is in exactly one region, every leaf in none;
 /// * a region's name is unique in its graph and its operations ascend;
 /// * regions that a region reads stand before it;
-/// * operations fit the kind: `view` holds views only, a heavy kind holds one operation of its own, `rows` none of them.
+/// * operations make a region, as the rules of [`crate::Anatomy::of`] have it, and one of the kind that the region names;
+/// * what is computed before a product or attention is used there alone;
+/// * a weight has one layout; only packed weights of equal parts interleave.
 pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     kernels::verify(module)
 }
@@ -121,12 +123,15 @@ pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
 /// * entries, instances, graphs and cache kinds match; buckets ascend by tokens;
 /// * every buffer starts at a multiple of 64, ends inside the bucket's arena, is large enough for the bucket's largest step and has
 ///   the value's dtype; the plan's arena is as large as the largest bucket's;
+/// * a value that its region alone reads has no place, every other one has;
 /// * shared values do not overlap; a local value overlaps no shared one, and no local one that is alive with it: from
-///   the launch that makes it to the last that reads it or a view of it;
+///   the launch that makes it to the last that reads it or a view of it; save one that ends in the launch that makes it
+///   and that the region may write over, row by row ([`crate::Anatomy::overwrites`]);
 /// * an output lies in its shared place, made there after the last launch that reads the old content (or by it, element
-///   by element), or is moved there at the end;
+///   row), or is moved there at the end;
 /// * a view is an alias of the value it views, weights and caches lie elsewhere;
-/// * launches are the regions that are no views, in order, followed by moves; each reads only what was made before;
+/// * launches are the regions that are no views, in order, followed by moves; each reads only what was made before, and names the launches
+///   that it reads from; one that starts early has a kernel before it;
 /// * cache layouts keep layers, tokens, heads and values of one page apart.
 pub fn verify_plan(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     plan::verify(plan, kernels)

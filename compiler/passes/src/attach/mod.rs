@@ -111,10 +111,23 @@ impl<'a, 'g> Growth<'a, 'g> {
         legal
     }
 
-    /// Bytes per row of what other regions read of these operations.
+    /// Bytes per row of what other regions read of these operations, and of what would leave another kernel if it had the
+    /// rest: row operations that follow the rest are taken to join it.
     fn leaving(&self, values: &HashSet<ValueId>) -> u64 {
         let leaves = |id: &ValueId| self.read_outside(*id, values) && !self.graph.node(*id).op.is_view();
-        values.iter().filter(|v| leaves(v)).map(|v| bytes_per_row(self.graph, *v)).fold(0, u64::saturating_add)
+        let bytes = |id: &ValueId| bytes_per_row(self.graph, *id);
+        let own = values.iter().filter(|v| leaves(v)).map(bytes).fold(0, u64::saturating_add);
+        let rest = self.values.difference(values).filter(|v| self.read_by_cores(**v));
+        rest.map(bytes).fold(own, u64::saturating_add)
+    }
+
+    /// Whether a value is a result, or an operand of what no row operation joins, itself or viewed.
+    fn read_by_cores(&self, id: ValueId) -> bool {
+        self.graph.outputs.iter().any(|(_, v)| *v == id)
+            || self.graph.users(id).into_iter().any(|u| {
+                let op = &self.graph.node(u).op;
+                core_kind(self.graph, u).is_some() || (op.is_view() && self.read_by_cores(u))
+            })
     }
 
     /// Whether something outside reads the value or a view of it.
@@ -135,7 +148,8 @@ impl<'a, 'g> Growth<'a, 'g> {
         read.iter().filter(|v| computed(v)).map(|v| bytes_per_row(self.graph, *v)).fold(0, u64::saturating_add)
     }
 
-    /// Takes away what makes `cost` smaller when it goes, each time with all that `with` names; the costliest first.
+    /// Takes away what makes `cost` smaller when it goes, each time with all that `with` names: what saves most, and of
+    /// that the fewest operations.
     fn prune(
         &mut self,
         keep: &HashSet<ValueId>,
@@ -144,22 +158,23 @@ impl<'a, 'g> Growth<'a, 'g> {
     ) {
         loop {
             let now = cost(self, &self.values);
-            let mut best: Option<(u64, ValueId, HashSet<ValueId>)> = None;
             let mut candidates: Vec<ValueId> = self.values.difference(keep).copied().collect();
             candidates.sort_unstable();
-            for id in candidates.into_iter().rev() {
+            let mut best: Option<(u64, usize, HashSet<ValueId>)> = None;
+            for id in candidates {
                 let gone = with(self, id);
                 if !gone.is_disjoint(keep) {
                     continue;
                 }
                 let rest: HashSet<ValueId> = self.values.difference(&gone).copied().collect();
-                let then = cost(self, &rest);
-                if then < now && best.as_ref().is_none_or(|(b, ..)| then < *b) && self.legal(&rest) {
-                    best = Some((then, id, rest));
+                let found = (cost(self, &rest), gone.len());
+                let better = best.as_ref().is_none_or(|(cost, size, _)| found < (*cost, *size));
+                if found.0 < now && better && self.legal(&rest) {
+                    best = Some((found.0, found.1, rest));
                 }
             }
             match best {
-                Some((_, _, rest)) => self.values = rest,
+                Some((.., rest)) => self.values = rest,
                 None => return,
             }
         }

@@ -8,13 +8,14 @@
 //!
 //! A pass is compared with what it was given, so a difference is the fault of one pass. What a pass declares decides
 //! what is demanded: `Exact`, equal bits; `Refines`, equal bits of the *old* graphs once they have the *new* orders;
-//! `Relaxed`, nothing: the change is measured. A plan is not interpreted: its verifier checks it.
+//! `Relaxed`, nothing: the change is measured. A plan runs launch by launch on an arena of real bytes (`plan.rs`).
 //!
 //! Models of full size would take years; [`shrink`] makes a small one of the same text. `trial.rs` says what is run,
 //! `compare.rs` what is compared.
 
 mod allowed;
 mod compare;
+mod plan;
 mod ranks;
 mod shrink;
 mod trial;
@@ -27,7 +28,7 @@ pub use trial::{CachedRows, Program, Record, Trial};
 use crate::error::unverified;
 use crate::{Compile, Kind, PASSES, Pass, PassError, PassInfo, Run};
 use interp::NoHooks;
-use ir::{KernelModule, Model, Module};
+use ir::{KernelModule, Model, Module, Plan};
 
 /// What validation found, pass by pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +73,7 @@ pub enum Verdict {
     Differs(Box<Difference>),
     /// What it left cannot be run, or has no witness.
     Stopped(String),
-    /// It leaves a plan, which its verifier checks and the interpreter does not run.
+    /// There was nothing to run it on.
     NotRun,
 }
 
@@ -128,12 +129,12 @@ pub fn validate_passes(
                 ir::verify_kernels(&after).map_err(|e| unverified(pass.info.name, &e))?;
                 kernels.insert(after).to_module()
             }
-            (Run::Plan(run), Some(_)) => {
-                if let Some(kernels) = &kernels {
-                    let plan = run(kernels, compile)?;
-                    ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
-                }
-                found.passes.push(Validated { pass: pass.info, values: 0, verdict: Verdict::NotRun });
+            (Run::Plan(run), Some((_, trials, records))) => {
+                let Some(kernels) = &kernels else { continue };
+                let plan = run(kernels, compile)?;
+                ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
+                crate::check_plan::check(&plan, kernels)?;
+                found.passes.push(judge_plan(pass.info, kernels, &plan, trials, records));
                 continue;
             }
             (_, None) => continue,
@@ -205,6 +206,24 @@ fn judge(
         Kind::Refines(_) => (all.values, refined(&all, old, (next, witness), trials, &after)),
     };
     (Validated { pass, values, verdict }, Some(after))
+}
+
+/// Compares a plan, run launch by launch on an arena, with the kernel level that it was made from.
+fn judge_plan(
+    pass: PassInfo,
+    kernels: &KernelModule,
+    plan: &Plan,
+    trials: &[Trial],
+    records: &[Record],
+) -> Validated {
+    let after = trials.iter().map(|t| t.record(Program::Plan(kernels, plan))).collect::<Result<Vec<_>, _>>();
+    match after.map(|after| compare_all(trials, records, &after)) {
+        Ok(all) => {
+            let verdict = all.first.map_or(Verdict::Equal, |first| Verdict::Differs(Box::new(first)));
+            Validated { pass, values: all.values, verdict }
+        }
+        Err(e) => Validated { pass, values: 0, verdict: Verdict::Stopped(e.to_string()) },
+    }
 }
 
 fn compare_all(trials: &[Trial], before: &[Record], after: &[Record]) -> Comparison {

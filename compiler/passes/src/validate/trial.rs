@@ -1,10 +1,10 @@
 //! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
 
 use crate::PassError;
-use super::ranks;
+use super::{plan, ranks};
 use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
 use interp::WeightMap;
-use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, Model, Module, Op, Scope, Sharding};
+use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
 use std::collections::{BTreeMap, HashMap};
 
 /// Sequence and position of every row, step by step: two prompts, one of them far out; a row, a chunk and a new
@@ -29,6 +29,19 @@ pub enum Program<'p> {
     Model(&'p Model),
     /// Flat graphs per layer class.
     Module(&'p Module),
+    /// Launches on an arena, with the regions that they launch.
+    Plan(&'p KernelModule, &'p Plan),
+}
+
+impl<'p> Program<'p> {
+    /// The mesh that it runs on and the facts of the whole model, if it runs on one.
+    fn mesh(self) -> Option<(&'p Sharding, &'p Facts)> {
+        match self {
+            Program::Model(_) => None,
+            Program::Module(module) => Some((module.sharding.as_ref()?, &module.facts)),
+            Program::Plan(kernels, _) => Some((kernels.sharding.as_ref()?, &kernels.facts)),
+        }
+    }
 }
 
 /// One entry with weights and inputs for every step.
@@ -89,10 +102,8 @@ impl Trial {
         hooks: &mut dyn Hooks,
         mut after_step: impl FnMut(usize, &Outputs) -> bool,
     ) -> Result<Record, InterpError> {
-        if let Program::Module(module) = program
-            && let Some(sharding) = &module.sharding
-        {
-            return self.run_on_ranks(module, sharding, hooks, after_step);
+        if let Some(mesh) = program.mesh() {
+            return self.run_on_ranks(program, mesh, hooks, after_step);
         }
         let mut cache = MemoryCache::default();
         let mut record = Record::default();
@@ -103,6 +114,11 @@ impl Trial {
                 Program::Model(model) => interp::run_model(model, &self.entry, env, &mut context)?,
                 Program::Module(module) => {
                     interp::run_entry(self.entry_of(module)?, &module.facts, &mut env.clone(), &mut context)?
+                }
+                Program::Plan(kernels, plan) => {
+                    let (envs, contexts) = (std::slice::from_ref(env), std::slice::from_mut(&mut context));
+                    let left = plan::step((kernels, plan), &self.entry, STEPS[step], envs, contexts)?;
+                    left.into_iter().next().unwrap_or_default()
                 }
             };
             let go_on = after_step(step, &outputs);
@@ -124,13 +140,12 @@ impl Trial {
     /// values, as if one device had run. `hooks` see rank 0.
     fn run_on_ranks(
         &self,
-        module: &Module,
-        sharding: &Sharding,
+        program: Program<'_>,
+        (sharding, facts): (&Sharding, &Facts),
         hooks: &mut dyn Hooks,
         mut after_step: impl FnMut(usize, &Outputs) -> bool,
     ) -> Result<Record, InterpError> {
         let ranks = sharding.mesh.ranks() as usize;
-        let entry = self.entry_of(module)?;
         let weights: Vec<RankWeights<'_>> =
             (0..ranks).map(|rank| RankWeights::new(&self.weights, sharding, rank as u64)).collect();
         let mut caches: Vec<MemoryCache> = vec![MemoryCache::default(); ranks];
@@ -149,7 +164,15 @@ impl Trial {
                 };
                 contexts.push(Context { layer: None, weights, cache, hooks });
             }
-            let outputs = interp::run_ranks(entry, module, &mut envs, &mut contexts)?;
+            let outputs = match program {
+                Program::Model(_) => return Err(interp::Fault::Graph("a model runs on no mesh".to_owned()).into()),
+                Program::Module(module) => {
+                    interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?
+                }
+                Program::Plan(kernels, plan) => {
+                    plan::step((kernels, plan), &self.entry, STEPS[step], &envs, &mut contexts)?
+                }
+            };
             let outputs = split.whole(&outputs)?;
             let go_on = after_step(step, &outputs);
             record.results.push(outputs);
@@ -158,7 +181,7 @@ impl Trial {
             }
         }
         let found = caches.iter_mut().map(|c| self.contents(c)).collect::<Result<Vec<_>, _>>()?;
-        record.cache = ranks::whole_cache(&found, &module.facts, sharding)?;
+        record.cache = ranks::whole_cache(&found, facts, sharding)?;
         Ok(record)
     }
 
