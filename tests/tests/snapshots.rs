@@ -1,54 +1,100 @@
 //! The full model at each level, pinned: what an edit of the spec or of a pass does shows as a diff.
+//!
+//! Levels on a mesh are long, so each graph has a file of its own, and a mesh that differs in numbers alone is pinned as
+//! its difference from another: tp = 8 from tp = 4, one device from tp = 4, ep = 4 from one device.
 
-use passes::{Stage, Stages};
-use spec::{Choices, Library, check_path};
-use suites::root;
-use targets::Target;
+mod compiled;
 
-fn stages(spec: &str, target: &str) -> Stages {
-    let target = Target::load(target).expect("target");
-    let choices =
-        Choices { act: target.act, options: target.options.clone().into_iter().collect(), ..Choices::default() };
-    let checked = check_path(&root().join("model-spec").join(spec), &Library::embedded(), &choices);
-    assert!(checked.diagnostics.is_empty(), "{}", spec::render(&checked.diagnostics, &checked.sources, false));
-    let mut model = checked.model.expect("model");
-    model.facts.files = model.facts.files.iter().map(|f| f.rsplit('/').next().unwrap_or(f).to_owned()).collect();
-    Stages::compile(model, &target).expect("compiles")
+use compiled::compiled;
+use passes::Stage;
+use similar::TextDiff;
+
+const DEVICE: &str = "h200-bf16";
+
+fn text(spec: &str, target: &str, mesh: &str, stage: Stage) -> String {
+    compiled(spec, target, mesh, false).text(stage, false)
+}
+
+/// The facts, then every graph by its name.
+fn pieces(text: &str) -> Vec<(String, String)> {
+    let mut pieces: Vec<(String, String)> = vec![("facts".to_owned(), String::new())];
+    for line in text.lines() {
+        let head = line.strip_prefix("  graph ").or_else(|| line.strip_prefix("  class "));
+        if let Some(name) = head.and_then(|rest| rest.split([' ', '(']).next()) {
+            pieces.push((name.to_owned(), String::new()));
+        }
+        if let Some((_, piece)) = pieces.last_mut() {
+            piece.push_str(line);
+            piece.push('\n');
+        }
+    }
+    pieces
+}
+
+fn each_graph(level: &str, text: &str) {
+    let pieces = pieces(text);
+    assert_eq!(pieces.len(), 6, "facts, first, three classes, last");
+    for (name, piece) in pieces {
+        insta::assert_snapshot!(format!("{level}_{}", name.replace('.', "_")), piece);
+    }
+}
+
+fn difference(from: &str, to: &str) -> String {
+    TextDiff::from_lines(from, to).unified_diff().context_radius(1).to_string()
 }
 
 #[test]
 fn the_full_model_at_model_level() {
-    insta::assert_snapshot!(stages("beam.toml", "cpu").text(Stage::Model, false));
+    insta::assert_snapshot!(text("beam.toml", "cpu", "", Stage::Model));
 }
 
 #[test]
 fn the_full_model_at_graph_level() {
-    insta::assert_snapshot!(stages("beam.toml", "cpu").text(Stage::Graph, false));
-}
-
-#[test]
-fn the_full_model_at_kernel_level() {
-    insta::assert_snapshot!(stages("beam.toml", "cpu").text(Stage::Kernel, false));
+    insta::assert_snapshot!(text("beam.toml", "cpu", "", Stage::Graph));
 }
 
 #[test]
 fn the_small_model_as_a_plan() {
-    insta::assert_snapshot!(stages("beam-nano.toml", "cpu").text(Stage::Plan, false));
+    insta::assert_snapshot!(text("beam-nano.toml", "cpu", "", Stage::Plan));
 }
 
 #[test]
-fn the_graph_level_reads_back() {
-    for (spec, target) in [("beam.toml", "cpu"), ("beam.toml", "cpu-f32"), ("beam-nano.toml", "cpu")] {
-        let module = stages(spec, target).module;
-        let text = ir::print_module(&module, false);
-        let back = ir::parse_module(&text).unwrap_or_else(|e| panic!("{spec}: {e}"));
-        assert_eq!(ir::print_module(&back, false), text);
+fn the_full_model_sharded() {
+    let text = |mesh| text("beam.toml", DEVICE, mesh, Stage::Sharded);
+    let (one, tp4) = (text(""), text("tp=4"));
+    each_graph("sharded_tp4", &tp4);
+    insta::assert_snapshot!("sharded_tp8_from_tp4", difference(&tp4, &text("tp=8")));
+    insta::assert_snapshot!("sharded_tp1_from_tp4", difference(&tp4, &one));
+    insta::assert_snapshot!("sharded_ep4_from_tp1", difference(&one, &text("ep=4")));
+}
+
+#[test]
+fn the_full_model_at_kernel_level() {
+    let text = |mesh| text("beam.toml", DEVICE, mesh, Stage::Kernel);
+    let (one, tp4) = (text(""), text("tp=4"));
+    each_graph("kernel_tp4", &tp4);
+    each_graph("kernel_tp1", &one);
+    insta::assert_snapshot!("kernel_tp8_from_tp4", difference(&tp4, &text("tp=8")));
+    insta::assert_snapshot!("kernel_ep4_from_tp1", difference(&one, &text("ep=4")));
+}
+
+#[test]
+fn graph_and_sharded_levels_read_back() {
+    let device = ["", "tp=8", "ep=4", "tp=2,ep=2"].map(|mesh| ("beam.toml", DEVICE, mesh));
+    let others = [("beam.toml", "cpu", ""), ("beam.toml", "cpu-f32", ""), ("beam-nano.toml", "cpu", "tp=2")];
+    for (spec, target, mesh) in device.into_iter().chain(others) {
+        let stages = compiled(spec, target, mesh, false);
+        for module in [&stages.graph, &stages.module] {
+            let text = ir::print_module(module, false);
+            let back = ir::parse_module(&text).unwrap_or_else(|e| panic!("{spec} on {mesh}: {e}"));
+            assert_eq!(ir::print_module(&back, false), text);
+        }
     }
 }
 
 #[test]
 fn the_full_model_has_its_parameters_and_classes() {
-    let stages = stages("beam.toml", "cpu");
+    let stages = compiled("beam.toml", "cpu", "", false);
     assert_eq!(stages.module.facts.parameters(), 501_267_612_352);
     let classes: Vec<&str> = stages.module.entries[0].classes.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(classes, ["sliding.dense", "sliding.sparse", "full.sparse"]);

@@ -9,7 +9,7 @@ mod programs;
 use ir::{Model, Module};
 use mutants::{Fate, Mutant};
 use passes::validate::{Place, Program, Record, Shrunk, Small, Trial, Verdict, validate_passes};
-use passes::{Kind, Level, Note, PASSES, Pass, PassError, PassInfo, Run};
+use passes::{Compile, Kind, Level, Note, PASSES, Pass, PassError, PassInfo, Run};
 use spec::{Choices, Library, check_path};
 use std::collections::BTreeMap;
 use suites::{Programs, root};
@@ -18,14 +18,14 @@ use targets::Target;
 fn small_model(spec: &str, target: &Target) -> Shrunk {
     let path = root().join("model-spec").join(spec);
     let mut read = |small: &Small| -> Result<Model, String> {
-        let options = target.options.clone().into_iter().collect();
+        let options = target.options_on(&ir::Mesh::single()).into_iter().collect();
         let choices = Choices { act: target.act, options, dims: small.dims.clone(), layers: small.layers.clone() };
         let checked = check_path(&path, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);
         checked.model.ok_or(shown)
     };
     let full = read(&Small::default()).expect("a model");
-    passes::shrink(&full, &mut read).expect("a small model")
+    passes::shrink(&full, &ir::Mesh::single(), &mut read).expect("a small model")
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn every_pass_keeps_the_full_model() {
         let target = Target::load(target).expect("a target");
         let shrunk = small_model(spec, &target);
         assert_eq!(shrunk.kept, []);
-        let found = passes::validate(&shrunk.model, &target, 3).expect("a model that runs");
+        let found = passes::validate(&shrunk.model, &Compile::one_device(&target), 3).expect("a model that runs");
         assert!(found.holds(), "{found:?}");
         assert!(found.values > 10_000 && found.not_finite == 0, "{found:?}");
         assert_eq!(found.passes.len(), PASSES.len());
@@ -110,7 +110,7 @@ const EQUIVALENT: &[(&str, &str)] = &[
 fn fates(target: &str) -> Vec<(Mutant, Fate)> {
     let target = Target::load(target).expect("a target");
     let model = small_model("beam.toml", &target).model;
-    let module = passes::refine(&passes::to_module(&model).expect("graphs"), &target).expect("graphs");
+    let module = passes::refine(&passes::to_module(&model).expect("graphs"), &Compile::one_device(&target)).expect("graphs");
     let trials = Trial::all(&model, &module, 3).expect("trials");
     let truth: Vec<Record> = trials.iter().map(|t| t.record(Program::Module(&module)).expect("runs")).collect();
     let judge = |mutant: &Mutant| {
@@ -186,7 +186,7 @@ fn every_pass_keeps_random_programs() {
         let checked = spec::check_text("random.toml", &text, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);
         let model = checked.model.unwrap_or_else(|| panic!("seed {seed}\n{text}\n{shown}"));
-        let found = passes::validate(&model, &target, 1).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        let found = passes::validate(&model, &Compile::one_device(&target), 1).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
         assert!(found.holds(), "seed {seed}: {found:#?}\n{text}");
         values += found.values;
         not_finite += found.not_finite;

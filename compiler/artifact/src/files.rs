@@ -14,19 +14,23 @@ pub(crate) const KERNELS: &str = "kernels.json";
 pub(crate) const PLAN: &str = "plan.json";
 /// Path of the weight recipes.
 pub(crate) const WEIGHTS: &str = "weights.json";
+/// Path of the weight memory.
+pub(crate) const MEMORY: &str = "memory.json";
 /// Path of the report.
 pub(crate) const REPORT: &str = "report.json";
 /// Path of the model level as text.
 pub const IR_MODEL: &str = "ir/model.txt";
 /// Path of the graph level as text.
 pub const IR_GRAPH: &str = "ir/graph.txt";
+/// Path of the sharded level as text, where there are several ranks.
+pub const IR_SHARDED: &str = "ir/sharded.txt";
 /// Path of the kernel level as text.
 pub const IR_KERNEL: &str = "ir/kernel.txt";
 /// Path of the plan as text.
 pub const IR_PLAN: &str = "ir/plan.txt";
 
 /// Files without which an artifact cannot be loaded.
-pub(crate) const REQUIRED: [&str; 4] = [KERNELS, PLAN, WEIGHTS, REPORT];
+pub(crate) const REQUIRED: [&str; 5] = [KERNELS, PLAN, WEIGHTS, MEMORY, REPORT];
 
 /// Most bytes of a manifest. One of a thousand files has about 150 kB.
 pub(crate) const MOST_MANIFEST_BYTES: u64 = 16 << 20;

@@ -6,6 +6,7 @@
 //! | `kernels.json` | the kernel module: facts, graphs, regions |
 //! | `plan.json` | launches and memory per bucket |
 //! | `weights.json` | weight recipes: how each weight lies in a checkpoint |
+//! | `memory.json` | weight memory: where each part of each weight lies on a rank |
 //! | `report.json` | kernels, bytes, floors, memory map, for people and tools |
 //! | `ir/*.txt` | every level as readable text |
 //!
@@ -17,13 +18,15 @@ mod error;
 mod files;
 mod load;
 mod manifest;
+mod memory;
 mod recipe;
 mod write;
 
 pub use error::{ERRORS, LoadError, WriteError, explain};
-pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, MANIFEST};
+pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};
 pub use load::fuzz_json;
 pub use manifest::{FORMAT, Manifest, Provenance, Target, VERSION};
+pub use memory::{ALIGN_BYTES, Interleave, Part, Piece, Split, WeightMemory, weight_memory};
 pub use recipe::{RecipeForm, WeightRecipe, recipes};
 
 /// A compiled model.
@@ -37,6 +40,8 @@ pub struct Artifact {
     pub plan: ir::Plan,
     /// How each weight lies in a checkpoint.
     pub recipes: Vec<WeightRecipe>,
+    /// Where each part of each weight lies on a rank.
+    pub memory: WeightMemory,
     /// Free form, for people and tools.
     pub report: serde_json::Value,
 }

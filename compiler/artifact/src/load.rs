@@ -1,8 +1,8 @@
 //! Loading an artifact: everything is verified before anything is used.
 
 use crate::error::{malformed, shortened};
-use crate::files::{self, FileEntry, KERNELS, MANIFEST, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, FORMAT, LoadError, Manifest, VERSION, WeightRecipe};
+use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
+use crate::{Artifact, FORMAT, LoadError, Manifest, VERSION, WeightMemory, WeightRecipe};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
@@ -21,6 +21,15 @@ struct Head {
 impl Artifact {
     /// Reads the artifact in `dir` and verifies version, completeness, paths, sizes, hashes and structure.
     pub fn load(dir: &Path) -> Result<Artifact, LoadError> {
+        let artifact = Artifact::read(dir)?;
+        if !artifact.manifest.complete || !artifact.manifest.missing.is_empty() {
+            return Err(LoadError::Incomplete { missing: artifact.manifest.missing });
+        }
+        Ok(artifact)
+    }
+
+    /// The same for one that need not be complete: to be looked at, not to be run.
+    pub fn read(dir: &Path) -> Result<Artifact, LoadError> {
         let manifest = load_manifest(dir)?;
         for path in files::REQUIRED {
             if !manifest.files.contains_key(path) {
@@ -34,13 +43,11 @@ impl Artifact {
             let found = File::open(dir.join(path)).and_then(files::hash_file).map_err(|e| unreadable(path, &e))?;
             check_hash(path, found, entry)?;
         }
-        if !manifest.complete || !manifest.missing.is_empty() {
-            return Err(LoadError::Incomplete { missing: manifest.missing });
-        }
         let artifact = Artifact {
             kernels: json(KERNELS, &read(dir, KERNELS, &manifest)?)?,
             plan: json(PLAN, &read(dir, PLAN, &manifest)?)?,
             recipes: json(WEIGHTS, &read(dir, WEIGHTS, &manifest)?)?,
+            memory: json(MEMORY, &read(dir, MEMORY, &manifest)?)?,
             report: json(REPORT, &read(dir, REPORT, &manifest)?)?,
             manifest,
         };
@@ -59,6 +66,10 @@ pub fn fuzz_json(bytes: &[u8]) {
     let _ = match which {
         b'm' => parse_manifest(bytes).map(|_| ()),
         b'w' => json::<Vec<WeightRecipe>>(WEIGHTS, bytes).and_then(|recipes| check_recipes(&recipes)),
+        b'r' => json::<(Vec<WeightRecipe>, WeightMemory)>(MEMORY, bytes).and_then(|(recipes, memory)| {
+            check_recipes(&recipes)?;
+            memory.check(&recipes).map_err(|fact| structure(MEMORY, fact))
+        }),
         b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| check_kernels(&kernels)),
         _ => json::<(ir::KernelModule, ir::Plan)>(PLAN, bytes)
             .and_then(|(kernels, plan)| check_kernels(&kernels).and_then(|()| check_plan(&plan, &kernels))),
@@ -179,7 +190,25 @@ fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
     check_kernels(&artifact.kernels)?;
     check_facts(&artifact.manifest, &artifact.kernels.facts)?;
     check_plan(&artifact.plan, &artifact.kernels)?;
-    check_recipes(&artifact.recipes)
+    check_mesh(artifact)?;
+    check_recipes(&artifact.recipes)?;
+    artifact.memory.check(&artifact.recipes).map_err(|fact| structure(MEMORY, shortened(&fact)))
+}
+
+/// Manifest, kernels and weight memory are for the same ranks, and the manifest names what the kernels relax.
+fn check_mesh(artifact: &Artifact) -> Result<(), LoadError> {
+    let own = artifact.kernels.sharding.as_ref().map_or_else(ir::Mesh::single, |s| s.mesh.clone());
+    for (file, mesh) in [(MANIFEST, &artifact.manifest.mesh), (MEMORY, &artifact.memory.mesh)] {
+        if *mesh != own {
+            return Err(structure(file, format!("it is for {mesh}, {KERNELS} for {own}")));
+        }
+    }
+    let (named, used) = (&artifact.manifest.relaxations, &artifact.kernels.relaxations);
+    if named != used {
+        let (named, used) = (shortened(&format!("{named:?}")), shortened(&format!("{used:?}")));
+        return Err(structure(MANIFEST, format!("it has relaxations {named}, {KERNELS} has {used}")));
+    }
+    Ok(())
 }
 
 fn names(list: &[&str]) -> String {

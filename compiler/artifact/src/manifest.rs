@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub const FORMAT: &str = "beam-artifact";
 
 /// Version of the schema that this crate writes and reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub struct Manifest {
     pub compiler: String,
     /// What it runs on.
     pub target: Target,
+    /// The ranks that run it together; empty for one device.
+    pub mesh: ir::Mesh,
     /// Name of the model.
     pub model: String,
     /// Parameters of the model.
@@ -61,8 +63,6 @@ pub struct Provenance {
     pub compiler: String,
     /// What it compiled for.
     pub target: Target,
-    /// Every pass that changed bits, by the name of what it changed.
-    pub relaxations: Vec<String>,
     /// What could not be compiled, one line each; empty for an artifact that runs.
     pub missing: Vec<String>,
 }
@@ -76,11 +76,12 @@ impl Manifest {
             version: VERSION,
             compiler: provenance.compiler,
             target: provenance.target,
+            mesh: kernels.sharding.as_ref().map_or_else(ir::Mesh::single, |s| s.mesh.clone()),
             model: facts.name.clone(),
             parameters: facts.parameters(),
             entries: kernels.entries.iter().map(|e| e.name.clone()).collect(),
             options: facts.options.clone(),
-            relaxations: provenance.relaxations,
+            relaxations: kernels.relaxations.clone(),
             complete: provenance.missing.is_empty(),
             missing: provenance.missing,
             files: BTreeMap::new(),

@@ -3,6 +3,7 @@
 //! A recipe stays short however many experts a model has: a weight spread over one tensor per index
 //! keeps the pattern of the names, not the names.
 
+use crate::memory::product;
 use ir::{DType, Extent, Scope};
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +163,21 @@ impl RecipeForm {
         }
     }
 
+    /// Where an element of the value lies, counted row-major: which tensor of the form, and which of its elements. Of a
+    /// form that was checked.
+    pub fn locate(&self, element: u64) -> Option<(u64, u64)> {
+        let per = self.elements_per_tensor().filter(|n| *n > 0)?;
+        let (tensor, mut rest) = (element / per, element % per);
+        let Some(slice) = &self.slice else { return Some((tensor, rest)) };
+        let (mut at, mut stride) = (0, 1);
+        for ([start, length], dim) in slice.iter().zip(&self.shape).rev() {
+            at += (start + rest.checked_rem(*length)?) * stride;
+            stride *= dim;
+            rest /= length;
+        }
+        Some((tensor, at))
+    }
+
     fn check(&self, elements: u64) -> Result<(), String> {
         for (axis, length) in &self.spread {
             if *length == 0 || !self.tensor.contains(&format!("{{{axis}}}")) {
@@ -185,8 +201,4 @@ impl RecipeForm {
             None => Err(format!("`{}` gives too many elements to count, the value has {elements}", self.tensor)),
         }
     }
-}
-
-fn product(shape: &[u64]) -> Option<u64> {
-    shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim))
 }

@@ -1,7 +1,7 @@
 //! Writing an artifact: all of it or nothing, and the same bytes every time.
 
-use crate::files::{self, FileEntry, KERNELS, MANIFEST, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, FORMAT, Manifest, VERSION, WeightRecipe, WriteError};
+use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
+use crate::{Artifact, FORMAT, Manifest, VERSION, WeightMemory, WriteError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,8 @@ impl Artifact {
         let mut contents = BTreeMap::from([
             (KERNELS.to_owned(), compact(KERNELS, &self.kernels)?),
             (PLAN.to_owned(), compact(PLAN, &self.plan)?),
-            (WEIGHTS.to_owned(), recipe_lines(&self.recipes)?),
+            (WEIGHTS.to_owned(), lines(WEIGHTS, &self.recipes)?),
+            (MEMORY.to_owned(), memory_lines(&self.memory)?),
             (REPORT.to_owned(), pretty(REPORT, &self.report)?),
         ]);
         for (path, text) in texts {
@@ -73,16 +74,25 @@ fn pretty<T: Serialize>(file: &'static str, value: &T) -> Result<Vec<u8>, WriteE
     Ok(bytes)
 }
 
-/// One recipe a line: thousands of them stay readable and comparable.
-fn recipe_lines(recipes: &[WeightRecipe]) -> Result<Vec<u8>, WriteError> {
+/// One item a line: thousands of them stay readable and comparable.
+fn lines<T: Serialize>(file: &'static str, items: &[T]) -> Result<Vec<u8>, WriteError> {
     let mut bytes = b"[\n".to_vec();
-    for (i, recipe) in recipes.iter().enumerate() {
+    for (i, item) in items.iter().enumerate() {
         if i > 0 {
             bytes.extend_from_slice(b",\n");
         }
-        serde_json::to_writer(&mut bytes, recipe).map_err(|e| unreadable(WEIGHTS, &e))?;
+        serde_json::to_writer(&mut bytes, item).map_err(|e| unreadable(file, &e))?;
     }
     bytes.extend_from_slice(b"\n]\n");
+    Ok(bytes)
+}
+
+/// The weight memory with one piece a line.
+fn memory_lines(memory: &WeightMemory) -> Result<Vec<u8>, WriteError> {
+    let mesh = serde_json::to_string(&memory.mesh).map_err(|e| unreadable(MEMORY, &e))?;
+    let mut bytes = format!("{{\"mesh\":{mesh},\"bytes\":{},\"pieces\":", memory.bytes).into_bytes();
+    bytes.extend_from_slice(lines(MEMORY, &memory.pieces)?.trim_ascii_end());
+    bytes.extend_from_slice(b"}\n");
     Ok(bytes)
 }
 

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "ir/graph.txt",
     "ir/kernel.txt",
     "ir/model.txt",
     "ir/plan.txt",
     "kernels.json",
     "manifest.json",
+    "memory.json",
     "plan.json",
     "report.json",
     "weights.json",
@@ -149,11 +150,11 @@ fn a_required_file_cannot_be_left_out_of_the_list() {
 #[test]
 fn hostile_manifests_are_refused() {
     let entry = json!({"bytes": 0, "sha256": "0"});
-    let edits: [(&str, Edit); 15] = [
+    let edits: [(&str, Edit); 17] = [
         ("A0103", |m| m["format"] = json!("zip")),
         ("A0103", |m| m["format"] = json!(["beam-artifact"])),
         ("A0103", |m| m["format"] = Value::Null),
-        ("A0104", |m| m["version"] = json!(2)),
+        ("A0104", |m| m["version"] = json!(1)),
         ("A0104", |m| m["version"] = json!(u64::MAX)),
         ("A0105", |m| m["version"] = json!("1")),
         ("A0105", |m| m["surprise"] = json!(1)),
@@ -165,6 +166,8 @@ fn hostile_manifests_are_refused() {
         ("A0111", |m| m["complete"] = json!(false)),
         ("A0111", |m| m["missing"] = json!(["a kernel"])),
         ("A0112", |m| m["entries"] = json!(["backward"])),
+        ("A0112", |m| m["mesh"] = json!({"tp": 2})),
+        ("A0112", |m| m["relaxations"] = json!(["rank-round"])),
     ];
     for (expected, edit) in edits {
         let case = written();

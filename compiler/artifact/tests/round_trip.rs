@@ -44,6 +44,7 @@ fn an_artifact_reads_back_as_written() {
             "ir/plan.txt",
             "kernels.json",
             "manifest.json",
+            "memory.json",
             "plan.json",
             "report.json",
             "weights.json"

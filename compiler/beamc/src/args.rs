@@ -45,9 +45,9 @@ pub enum Command {
     /// Write a spec from a Hugging Face config.json.
     #[command(after_help = format!("Example:\n  beamc import examples/beam-nano/config.json -o nano.toml\n\n{EXIT_CODES}"))]
     Import(ImportArgs),
-    /// List the targets.
-    #[command(after_help = "Example:\n  beamc targets")]
-    Targets(JsonArgs),
+    /// List the targets, or the facts of one with their sources.
+    #[command(after_help = "Examples:\n  beamc targets\n  beamc targets h200-bf16")]
+    Targets(TargetsArgs),
     /// Say what an error code means.
     #[command(after_help = "Example:\n  beamc explain B0281")]
     Explain(ExplainArgs),
@@ -64,9 +64,12 @@ pub struct SpecArgs {
     /// Target: a name that `beamc targets` lists, or a .toml file.
     #[arg(long)]
     pub target: String,
-    /// Mesh, such as tp=4,ep=1. This build compiles for one device.
+    /// Mesh, such as tp=4,ep=1; the target has one for each size of model.
     #[arg(long)]
     pub mesh: Option<String>,
+    /// Alternative for an option of the spec, such as combine=library, in place of the target's choice.
+    #[arg(long, value_name = "NAME=ALTERNATIVE")]
+    pub option: Vec<String>,
 }
 
 /// Arguments of `check`.
@@ -120,6 +123,9 @@ pub struct DumpArgs {
     /// Level: model, graph, sharded, kernel, plan or cuda.
     #[arg(long)]
     pub stage: String,
+    /// Forbid every relaxation.
+    #[arg(long)]
+    pub exact: bool,
     /// Add the place in the spec to each line.
     #[arg(long)]
     pub spans: bool,
@@ -138,9 +144,18 @@ pub struct DiffArgs {
     /// Target of both.
     #[arg(long)]
     pub target: String,
-    /// Level to compare.
+    /// Mesh of both; the target has one for the first.
+    #[arg(long)]
+    pub mesh: Option<String>,
+    /// Alternative for an option of both specs, in place of the target's choice.
+    #[arg(long, value_name = "NAME=ALTERNATIVE")]
+    pub option: Vec<String>,
+    /// Level whose lines are compared after the account: model, graph, sharded, kernel or plan.
     #[arg(long, default_value = "graph")]
     pub stage: String,
+    /// Leave the lines out.
+    #[arg(long)]
+    pub brief: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -155,6 +170,12 @@ pub struct VerifyArgs {
     /// How many seeds to try; 3 if absent.
     #[arg(long)]
     pub seeds: Option<u64>,
+    /// Validate on every mesh of up to 8 ranks whose axes the spec names, each axis by itself and in pairs.
+    #[arg(long, conflicts_with = "mesh")]
+    pub all_meshes: bool,
+    /// Forbid every relaxation.
+    #[arg(long)]
+    pub exact: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -165,6 +186,9 @@ pub struct VerifyArgs {
 pub struct ReportArgs {
     /// Artifact directory.
     pub artifact: PathBuf,
+    /// Bucket whose kernels are listed, such as forward-one-t8; the first if absent.
+    #[arg(long)]
+    pub bucket: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -188,6 +212,16 @@ pub struct ImportArgs {
 pub struct ExplainArgs {
     /// Code, such as B0281.
     pub code: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `targets`.
+#[derive(Args)]
+pub struct TargetsArgs {
+    /// Target whose facts are listed.
+    pub target: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

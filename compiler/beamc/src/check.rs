@@ -9,7 +9,7 @@ use spec::Choices;
 /// Runs the command.
 pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let choices = match &args.target {
-        Some(name) => input::choices(&input::target(name)?),
+        Some(name) => input::choices(&input::target(name)?, &ir::Mesh::single(), &[]),
         None => Choices::default(),
     };
     let (model, checked) = input::model(&args.spec, &choices, args.json)?;

@@ -3,8 +3,7 @@
 use crate::args::CompileArgs;
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
-use crate::input;
-use crate::verify;
+use crate::{input, missing, verify};
 use artifact::{Artifact, Manifest, Provenance};
 use passes::{Stage, Stages};
 use serde_json::Value;
@@ -20,34 +19,14 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
             return Err(Failure::not_in_this_build(what));
         }
     }
-    let (mut model, target, checked) = input::model_for(&args.spec, args.json)?;
+    let mut job = input::job(&args.spec, args.exact, args.json)?;
     if args.check {
-        verify::check(&args.spec, &model, &target, &checked, args.json)?;
+        verify::check(&args.spec, &job, args.json)?;
     }
-    portable_file_names(&mut model.facts.files);
-    let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
-    // No pass of this build relaxes anything, so `--exact` holds by itself; the manifest says the same.
-    let provenance = Provenance {
-        compiler: env!("CARGO_PKG_VERSION").to_owned(),
-        target: manifest_target(&target),
-        relaxations: Vec::new(),
-        missing: Vec::new(),
-    };
-    let recipes = artifact::recipes(&stages.kernels.facts);
-    let texts = vec![
-        (artifact::IR_MODEL.to_owned(), stages.text(Stage::Model, true)),
-        (artifact::IR_GRAPH.to_owned(), stages.text(Stage::Graph, true)),
-        (artifact::IR_KERNEL.to_owned(), stages.text(Stage::Kernel, true)),
-        (artifact::IR_PLAN.to_owned(), stages.text(Stage::Plan, true)),
-    ];
-    let report = artifact_report::build(&stages, &target, &recipes);
-    let artifact = Artifact {
-        manifest: Manifest::new(&stages.kernels, provenance),
-        kernels: stages.kernels,
-        plan: stages.plan,
-        recipes,
-        report,
-    };
+    portable_file_names(&mut job.model.facts.files);
+    let stages = Stages::compile(job.model.clone(), &job.compile());
+    let stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+    let (artifact, texts) = build(stages, &job.target)?;
     let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure {
         exit: OUTPUT,
         text: format!("error{}\n", input::bracketed(&e)),
@@ -63,13 +42,47 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
         return Ok(format!("{json:#}\n"));
     }
     let bytes: u64 = manifest.files.values().map(|f| f.bytes).sum();
-    Ok(format!(
-        "{}: {} for {}, {} files, {bytes} bytes\n",
+    let on = if manifest.mesh.is_single() { String::new() } else { format!(" on {}", manifest.mesh) };
+    let mut out = format!(
+        "{}: {} for {}{on}, {} files, {bytes} bytes\n",
         args.output.display(),
         manifest.model,
-        target.name,
+        job.target.name,
         manifest.files.len() + 1
-    ))
+    );
+    if !manifest.complete {
+        let (count, arch) = (manifest.missing.len(), &manifest.target.arch);
+        out += &format!(
+            "it is for reading only: {count} kernels for {arch} are not in this build; `beamc report` lists them\n"
+        );
+    }
+    Ok(out)
+}
+
+/// The artifact with its readable texts.
+fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, String)>), Failure> {
+    let provenance = Provenance {
+        compiler: env!("CARGO_PKG_VERSION").to_owned(),
+        target: manifest_target(target),
+        missing: missing::kernels(&stages.kernels, &target.arch),
+    };
+    let recipes = artifact::recipes(&stages.kernels.facts);
+    let placed = artifact::weight_memory(&stages.kernels, &recipes);
+    let memory = placed.and_then(|memory| memory.check(&recipes).map(|()| memory)).map_err(|fact| {
+        Failure::input("C0008", format!("{fact}; this is a defect of the compiler, report it together with the spec"))
+    })?;
+    let mut texts = vec![
+        (artifact::IR_MODEL.to_owned(), stages.text(Stage::Model, true)),
+        (artifact::IR_GRAPH.to_owned(), stages.text(Stage::Graph, true)),
+        (artifact::IR_KERNEL.to_owned(), stages.text(Stage::Kernel, true)),
+        (artifact::IR_PLAN.to_owned(), stages.text(Stage::Plan, true)),
+    ];
+    if stages.kernels.sharding.is_some() {
+        texts.push((artifact::IR_SHARDED.to_owned(), stages.text(Stage::Sharded, true)));
+    }
+    let manifest = Manifest::new(&stages.kernels, provenance);
+    let report = artifact_report::build(&stages, target, &recipes, &memory);
+    Ok((Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, report }, texts))
 }
 
 /// Spans keep the last part of a path only, so that an artifact does not depend on where the spec lies.

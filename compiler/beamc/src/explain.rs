@@ -1,8 +1,7 @@
-//! `beamc explain` and `beamc targets`.
+//! `beamc explain`.
 
-use crate::args::{ExplainArgs, JsonArgs};
+use crate::args::ExplainArgs;
 use crate::failure::{self, Failure};
-use crate::input;
 use serde_json::json;
 
 /// A code with its title (where it has one) and its explanation.
@@ -39,18 +38,4 @@ pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
         return Ok(format!("{:#}\n", json!({ "code": code, "title": title, "text": text })));
     }
     Ok(if title.is_empty() { format!("{code}\n\n{text}\n") } else { format!("{code}: {title}\n\n{text}\n") })
-}
-
-/// Runs `beamc targets`.
-pub fn targets(args: &JsonArgs) -> Result<String, Failure> {
-    let mut rows = Vec::new();
-    for name in targets::names() {
-        let target = input::target(name)?;
-        rows.push((target.name.clone(), target.arch.clone(), target.description.clone()));
-    }
-    if args.json {
-        let list: Vec<_> = rows.iter().map(|(n, a, d)| json!({ "name": n, "arch": a, "description": d })).collect();
-        return Ok(format!("{:#}\n", json!(list)));
-    }
-    Ok(rows.iter().map(|(n, a, d)| format!("{n:<12} {a:<8} {d}\n")).collect())
 }

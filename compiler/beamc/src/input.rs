@@ -1,12 +1,34 @@
-//! From the command line to a model: target, choices, spec, diagnostics.
+//! From the command line to a model: target, mesh, choices, spec, diagnostics.
 
 use crate::args::SpecArgs;
 use crate::failure::{Failure, INPUT};
-use ir::Model;
+use ir::{Mesh, Model};
+use passes::Compile;
 use spec::{Checked, Choices, Library};
 use std::io::IsTerminal;
 use std::path::Path;
 use targets::Target;
+
+/// A spec that was read for a target and a mesh.
+pub struct Job {
+    /// The model.
+    pub model: Model,
+    /// Diagnostics and the places that spans point to.
+    pub checked: Checked,
+    /// The target.
+    pub target: Target,
+    /// The mesh asked for, or the target's choice.
+    pub mesh: Mesh,
+    /// Whether relaxations are forbidden.
+    pub exact: bool,
+}
+
+impl Job {
+    /// What target-dependent passes may ask.
+    pub fn compile(&self) -> Compile<'_> {
+        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact }
+    }
+}
 
 /// Loads a target by name or path.
 pub fn target(name: &str) -> Result<Target, Failure> {
@@ -24,10 +46,13 @@ pub fn bracketed(error: &dyn std::fmt::Display) -> String {
     }
 }
 
-/// What a target decides about a spec.
-pub fn choices(target: &Target) -> Choices {
-    let options = target.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-    Choices { act: target.act, options, ..Choices::default() }
+/// What a target decides about a spec on a mesh; `options` of the command line, `name=alternative`, come first.
+pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
+    let mut wanted = target.options_on(mesh);
+    for (name, alternative) in options.iter().filter_map(|o| o.split_once('=')) {
+        wanted.insert(name.trim().to_owned(), vec![alternative.trim().to_owned()]);
+    }
+    Choices { act: target.act, options: wanted.into_iter().collect(), ..Choices::default() }
 }
 
 /// Reads a spec; warnings go to the error stream, errors become the failure.
@@ -47,28 +72,66 @@ pub fn model(path: &Path, choices: &Choices, json: bool) -> Result<(Model, Check
     }
 }
 
-/// Reads a spec for its target, refusing meshes that this build cannot compile for.
-pub fn model_for(args: &SpecArgs, json: bool) -> Result<(Model, Target, Checked), Failure> {
-    mesh(args.mesh.as_deref())?;
+/// Reads a spec for its target and mesh.
+pub fn job(args: &SpecArgs, exact: bool, json: bool) -> Result<Job, Failure> {
     let target = target(&args.target)?;
-    let (model, checked) = model(&args.spec, &choices(&target), json)?;
-    Ok((model, target, checked))
+    let mesh = match &args.mesh {
+        Some(text) => mesh(text)?,
+        None => own_mesh(&args.spec, &target, &args.option),
+    };
+    job_on(&args.spec, &target, mesh, &args.option, exact, json)
 }
 
-/// One device only: every axis of the mesh has size 1.
-fn mesh(text: Option<&str>) -> Result<(), Failure> {
-    for part in text.into_iter().flat_map(|t| t.split(',')) {
-        let size = part.split_once('=').and_then(|(_, n)| n.trim().parse::<u64>().ok());
-        match size {
-            Some(1) => {}
-            Some(n) if n > 1 => {
-                return Err(Failure::not_in_this_build(&format!("a mesh of several devices (`{part}`)")));
+/// Reads a spec for a target and this mesh.
+pub fn job_on(
+    spec: &Path,
+    target: &Target,
+    mesh: Mesh,
+    options: &[String],
+    exact: bool,
+    json: bool,
+) -> Result<Job, Failure> {
+    let (model, checked) = model(spec, &choices(target, &mesh, options), json)?;
+    offered(&model, options)?;
+    Ok(Job { model, checked, target: target.clone(), mesh, exact })
+}
+
+/// Reads `tp=4,ep=1`.
+pub fn mesh(text: &str) -> Result<Mesh, Failure> {
+    Mesh::parse(text).map_err(|e| Failure::input("C0002", e))
+}
+
+/// The mesh that the target has for the model. A spec with errors gets one device; reading it again says what they are.
+fn own_mesh(spec: &Path, target: &Target, options: &[String]) -> Mesh {
+    if target.meshes.len() < 2 {
+        return target.meshes.first().cloned().unwrap_or_default();
+    }
+    let probe = spec::check_path(spec, &Library::embedded(), &choices(target, &Mesh::single(), options));
+    probe.model.map_or_else(Mesh::single, |model| target.default_mesh(&model.facts))
+}
+
+/// Refuses options of the command line that the spec does not have.
+fn offered(model: &Model, options: &[String]) -> Result<(), Failure> {
+    for option in options {
+        let chosen = &model.facts.options;
+        let Some((name, alternative)) = option.split_once('=') else {
+            return Err(Failure::input(
+                "C0006",
+                format!("`{option}` is no choice; write for example --option combine=library"),
+            ));
+        };
+        match chosen.get(name.trim()) {
+            Some(found) if found == alternative.trim() => {}
+            Some(_) => {
+                let message =
+                    format!("the spec does not offer `{alternative}` for its option `{name}`; see `[options]` there");
+                return Err(Failure::input("C0006", message));
             }
-            _ => {
-                return Err(Failure::input(
-                    "C0002",
-                    format!("`{part}` is no mesh axis; write for example --mesh tp=1,ep=1"),
-                ));
+            None => {
+                let known: Vec<&str> = chosen.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                let message = format!("the spec has no option `{name}`; its options: {known}");
+                return Err(Failure::input("C0006", message));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `beamc`: compiles specs to artifacts and shows what it did. Needs no accelerator and reads no weight.
 
+mod account;
 mod args;
 mod artifact_report;
 mod check;
@@ -9,6 +10,9 @@ mod doctor;
 mod explain;
 mod failure;
 mod input;
+mod list_targets;
+mod missing;
+mod report_page;
 mod show;
 mod verify;
 
@@ -25,9 +29,9 @@ fn main() -> ExitCode {
         Command::Dump(a) => show::dump(&a),
         Command::Diff(a) => diff::diff(&a),
         Command::Verify(a) => verify::verify(&a),
-        Command::Report(a) => artifact_report::report(&a),
+        Command::Report(a) => report_page::report(&a),
         Command::Import(a) => show::import(&a),
-        Command::Targets(a) => explain::targets(&a),
+        Command::Targets(a) => list_targets::targets(&a),
         Command::Explain(a) => explain::explain(&a),
         Command::Doctor(a) => doctor::doctor(&a),
     };

@@ -1,28 +1,29 @@
 //! `beamc dump` and `beamc import`: text from a spec, a spec from a config.
 
-use crate::args::{DumpArgs, ImportArgs, SpecArgs};
+use crate::args::{DumpArgs, ImportArgs};
 use crate::failure::{Failure, INPUT};
 use crate::input;
 use passes::{Stage, Stages};
 use spec::{Library, Sources};
 use std::io::IsTerminal;
 
-/// One level of a compilation as text.
-pub fn stage_text(args: &SpecArgs, stage: &str, spans: bool, json: bool) -> Result<String, Failure> {
-    let stage = match stage {
-        "sharded" | "cuda" => return Err(Failure::not_in_this_build(&format!("the level `{stage}`"))),
-        other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e))?,
-    };
-    let (model, target, checked) = input::model_for(args, json)?;
-    let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
-    Ok(stages.text(stage, spans))
+/// Reads the name of a level.
+pub fn stage(word: &str) -> Result<Stage, Failure> {
+    match word {
+        "cuda" => Err(Failure::not_in_this_build("the level `cuda`")),
+        other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e)),
+    }
 }
 
 /// Runs `beamc dump`.
 pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
-    let text = stage_text(&args.spec, &args.stage, args.spans, args.json)?;
+    let stage = stage(&args.stage)?;
+    let job = input::job(&args.spec, args.exact, args.json)?;
+    let stages = Stages::compile(job.model.clone(), &job.compile());
+    let text = stages.map_err(|e| input::pass_failure(&e, &job.checked))?.text(stage, args.spans);
     if args.json {
-        return Ok(format!("{:#}\n", serde_json::json!({ "stage": args.stage, "text": text })));
+        let json = serde_json::json!({ "stage": args.stage, "mesh": job.mesh, "text": text });
+        return Ok(format!("{json:#}\n"));
     }
     Ok(text)
 }

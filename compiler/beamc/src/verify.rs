@@ -2,23 +2,26 @@
 
 use crate::args::{SpecArgs, VerifyArgs};
 use crate::failure::{Failure, INPUT};
-use crate::input;
-use ir::DType;
+use crate::input::{self, Job};
+use ir::{DType, Mesh};
 use passes::validate::{Difference, Shrunk, Small, Validated, Verdict};
 use passes::{Kind, Validation};
 use serde_json::{Value, json};
-use spec::{Checked, Choices, Library};
+use spec::{Choices, Library};
 use std::path::Path;
-use targets::Target;
 
 /// Seeds where none are named: one of each size of weights.
 pub const SEEDS: u64 = 3;
 
+/// Most ranks of the meshes that `--all-meshes` makes.
+const MOST_RANKS: u64 = 8;
+
 /// What was validated, and how it went.
-struct Outcome<'c> {
+struct Outcome<'j> {
     runs: Vec<Act>,
-    /// Places of differences are places of the spec as it was read.
-    checked: &'c Checked,
+    /// What was asked for; places of differences are places of its spec as it was read.
+    job: &'j Job,
+    seeds: u64,
 }
 
 /// The model with one dtype of untyped names. Narrow ones show every rounding and hide the last bits of sums; with
@@ -31,51 +34,100 @@ struct Act {
 
 /// Runs the command.
 pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
-    let (full, target, checked) = input::model_for(&args.spec, args.json)?;
     let seeds = args.seeds.unwrap_or(SEEDS).max(1);
-    let outcome = run(&args.spec.spec, &full, &target, &checked, seeds)?;
-    let json = outcome.json(&target, seeds);
+    let first = input::job(&args.spec, args.exact, args.json)?;
+    if args.all_meshes {
+        return all_meshes(args, &first, seeds);
+    }
+    let outcome = run(&args.spec, &first, seeds)?;
+    let json = outcome.json();
     if !outcome.holds() {
-        let text = format!("{}{}", outcome.table(&target, seeds), outcome.complaint());
+        let text = format!("{}{}", outcome.table(), outcome.complaint());
         return Err(Failure { exit: INPUT, text, json: args.json.then_some(json) });
     }
-    Ok(if args.json { format!("{json:#}\n") } else { outcome.table(&target, seeds) })
+    Ok(if args.json { format!("{json:#}\n") } else { outcome.table() })
+}
+
+/// One table per mesh. A mesh on which the model cannot lie is told and is no fault.
+fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Failure> {
+    let (mut text, mut list, mut holds) = (String::new(), Vec::new(), true);
+    for mesh in meshes(&first.model.facts) {
+        let (spec, options) = (&args.spec.spec, &args.spec.option);
+        let job = input::job_on(spec, &first.target, mesh.clone(), options, args.exact, args.json)?;
+        if let Err(e) = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile())) {
+            text += &format!("{} on {mesh}: not possible, {}\n\n", job.model.facts.name, e.message);
+            list.push(json!({ "ok": true, "mesh": mesh, "not_possible": e.message }));
+            continue;
+        }
+        let outcome = run(&args.spec, &job, seeds)?;
+        holds &= outcome.holds();
+        text += &format!("{}\n", outcome.table());
+        if !outcome.holds() {
+            text += &outcome.complaint();
+        }
+        list.push(outcome.json());
+    }
+    let json = json!({ "ok": holds, "meshes": list });
+    if !holds {
+        return Err(Failure { exit: INPUT, text, json: args.json.then_some(json) });
+    }
+    Ok(if args.json { format!("{json:#}\n") } else { text })
+}
+
+/// One device, then every mesh axis that the spec names by itself and every two together, in powers of two.
+fn meshes(facts: &ir::Facts) -> Vec<Mesh> {
+    let mut axes: Vec<&String> = Vec::new();
+    for axis in facts.shard.values().flatten() {
+        // A word such as or-replicate is no axis, and no mesh may be called so.
+        if !axes.contains(&axis) && Mesh::parse(&format!("{axis}=2")).is_ok() {
+            axes.push(axis);
+        }
+    }
+    let lengths = || (1..).map(|n| 1u64 << n).take_while(|n| *n <= MOST_RANKS);
+    let mut meshes = vec![Mesh::single()];
+    for axis in &axes {
+        meshes.extend(lengths().filter_map(|n| Mesh::parse(&format!("{axis}={n}")).ok()));
+    }
+    for (i, one) in axes.iter().enumerate() {
+        for other in axes.iter().skip(i + 1) {
+            let pairs = lengths().flat_map(|n| lengths().map(move |m| (n, m))).filter(|(n, m)| n * m <= MOST_RANKS);
+            meshes.extend(pairs.filter_map(|(n, m)| Mesh::parse(&format!("{one}={n},{other}={m}")).ok()));
+        }
+    }
+    meshes
 }
 
 /// Refuses where a pass changes what it does not declare.
-pub fn check(args: &SpecArgs, full: &ir::Model, target: &Target, checked: &Checked, json: bool) -> Result<(), Failure> {
-    let outcome = run(&args.spec, full, target, checked, SEEDS)?;
+pub fn check(args: &SpecArgs, job: &Job, json: bool) -> Result<(), Failure> {
+    let outcome = run(args, job, SEEDS)?;
     if outcome.holds() {
         return Ok(());
     }
-    let text = format!("{}{}", outcome.table(target, SEEDS), outcome.complaint());
-    Err(Failure { exit: INPUT, text, json: json.then(|| outcome.json(target, SEEDS)) })
+    let text = format!("{}{}", outcome.table(), outcome.complaint());
+    Err(Failure { exit: INPUT, text, json: json.then(|| outcome.json()) })
 }
 
-fn run<'c>(
-    path: &Path,
-    full: &ir::Model,
-    target: &Target,
-    checked: &'c Checked,
-    seeds: u64,
-) -> Result<Outcome<'c>, Failure> {
+fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Failure> {
     let library = Library::embedded();
+    let path: &Path = &args.spec;
+    let full = &job.model;
     let mut runs = Vec::new();
     let narrow = (full.facts.act != DType::F32).then_some(full.facts.act);
     for act in narrow.into_iter().chain([DType::F32]) {
         let mut read = |small: &Small| {
             let (dims, layers) = (small.dims.clone(), small.layers.clone());
-            let choices = Choices { act: Some(act), dims, layers, ..input::choices(target) };
+            let choices = input::choices(&job.target, &job.mesh, &args.option);
+            let choices = Choices { act: Some(act), dims, layers, ..choices };
             let mut checked = spec::check_path(path, &library, &choices);
             let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());
             checked.model.take().ok_or_else(first)
         };
-        let failed = |e| input::pass_failure(&e, checked);
-        let shrunk = passes::shrink(full, &mut read).map_err(failed)?;
-        let validation = passes::validate(&shrunk.model, target, seeds).map_err(failed)?;
+        let failed = |e| input::pass_failure(&e, &job.checked);
+        let shrunk = passes::shrink(full, &job.mesh, &mut read).map_err(failed)?;
+        let validation = passes::validate(&shrunk.model, &job.compile(), seeds).map_err(failed)?;
         runs.push(Act { act, shrunk, validation });
     }
-    Ok(Outcome { runs, checked })
+    Ok(Outcome { runs, job, seeds })
 }
 
 impl Outcome<'_> {
@@ -89,7 +141,7 @@ impl Outcome<'_> {
         passes.filter(|(_, p)| !p.verdict.holds())
     }
 
-    fn table(&self, target: &Target, seeds: u64) -> String {
+    fn table(&self) -> String {
         let Some(first) = self.runs.first() else { return String::new() };
         let facts = &first.shrunk.model.facts;
         // A factor that is written as a number is its own length.
@@ -97,7 +149,12 @@ impl Outcome<'_> {
         let dims: Vec<String> = named.map(|(name, n)| format!("{name} {n}")).collect();
         let windows: Vec<String> = facts.kv.iter().filter_map(|k| Some(format!("{} {}", k.name, k.window?))).collect();
         let windows = if windows.is_empty() { "none".to_owned() } else { windows.join(", ") };
-        let mut out = format!("{} for {}, made small\n", facts.name, target.name);
+        let (target, seeds) = (&self.job.target, self.seeds);
+        let options: Vec<String> = facts.options.iter().map(|(name, chosen)| format!("{name} = {chosen}")).collect();
+        let mut out = format!("{} for {} on {}, made small\n", facts.name, target.name, self.job.mesh);
+        if !options.is_empty() {
+            out += &format!("options: {}\n", options.join(", "));
+        }
         out += &format!("dims: {}\nwindows: {windows}\n", dims.join(", "));
         for run in &self.runs {
             let (act, n, odd) = (run.act, run.validation.values, run.validation.not_finite);
@@ -139,8 +196,8 @@ impl Outcome<'_> {
     fn place(&self, difference: &Difference) -> String {
         let span = difference.origin.as_ref().and_then(|o| o.span);
         span.map_or_else(String::new, |span| {
-            let (line, column) = self.checked.sources.line_column(span);
-            format!(" ({}:{line}:{column})", self.checked.sources.name(span.file))
+            let (line, column) = self.job.checked.sources.line_column(span);
+            format!(" ({}:{line}:{column})", self.job.checked.sources.name(span.file))
         })
     }
 
@@ -153,7 +210,7 @@ impl Outcome<'_> {
         )
     }
 
-    fn json(&self, target: &Target, seeds: u64) -> Value {
+    fn json(&self) -> Value {
         let runs = self.runs.iter().map(|run| {
             let kept = run.shrunk.kept.iter().map(|(dim, why)| json!({ "dim": dim, "because": why }));
             json!({
@@ -169,8 +226,11 @@ impl Outcome<'_> {
         json!({
             "ok": self.holds(),
             "model": self.runs.first().map(|run| run.shrunk.model.facts.name.clone()),
-            "target": target.name,
-            "seeds": seeds,
+            "target": self.job.target.name,
+            "mesh": self.job.mesh,
+            "options": self.job.model.facts.options,
+            "exact": self.job.exact,
+            "seeds": self.seeds,
             "runs": runs.collect::<Vec<_>>(),
         })
     }
@@ -222,7 +282,8 @@ fn word(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Equal => "equal".to_owned(),
         Verdict::Refined { moved } => format!("equal, {moved} moved"),
-        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:e} at most"),
+        Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),
+        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:.1e} at most"),
         Verdict::Differs(_) | Verdict::Stopped(_) => "DIFFER".to_owned(),
         Verdict::NotRun => "verified, not run".to_owned(),
     }

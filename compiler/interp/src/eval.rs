@@ -86,7 +86,7 @@ pub(crate) fn eval(
 }
 
 /// Names under which each value is traced and replaced: the node's own, and an output's where no node has it.
-fn site_names(graph: &Graph) -> Result<HashMap<ValueId, Vec<&str>>, InterpError> {
+pub(crate) fn site_names(graph: &Graph) -> Result<HashMap<ValueId, Vec<&str>>, InterpError> {
     let mut names: HashMap<ValueId, Vec<&str>> = HashMap::new();
     let mut taken: HashMap<&str, ValueId> = HashMap::new();
     for id in graph.ids() {
@@ -107,7 +107,7 @@ fn site_names(graph: &Graph) -> Result<HashMap<ValueId, Vec<&str>>, InterpError>
 }
 
 /// The replacement for a value, if there is one.
-fn injected(
+pub(crate) fn injected(
     graph: &Graph,
     id: ValueId,
     sites: &[Site<'_>],
@@ -126,12 +126,12 @@ fn injected(
 }
 
 /// One node and what it needs to run.
-struct Node<'n> {
-    graph: &'n Graph,
-    id: ValueId,
-    facts: &'n Facts,
-    blocks: Option<Blocks<'n>>,
-    values: &'n [Option<Value>],
+pub(crate) struct Node<'n> {
+    pub(crate) graph: &'n Graph,
+    pub(crate) id: ValueId,
+    pub(crate) facts: &'n Facts,
+    pub(crate) blocks: Option<Blocks<'n>>,
+    pub(crate) values: &'n [Option<Value>],
 }
 
 impl<'n> Node<'n> {
@@ -148,7 +148,7 @@ impl<'n> Node<'n> {
     }
 
     /// Exactly `N` tensor operands.
-    fn tensors<const N: usize>(&self) -> Result<[Arc<Tensor>; N], InterpError> {
+    pub(crate) fn tensors<const N: usize>(&self) -> Result<[Arc<Tensor>; N], InterpError> {
         let all = self.tensor_list()?;
         let found = all.len();
         all.try_into().map_err(|_| inconsistent(format!("{} takes {N} operands, {found} are given", self.id)))
@@ -166,11 +166,11 @@ impl<'n> Node<'n> {
     }
 
     /// The declared tensor type of the result.
-    fn ty(&self) -> Result<&'n TensorType, InterpError> {
+    pub(crate) fn ty(&self) -> Result<&'n TensorType, InterpError> {
         self.graph.tensor(self.id).ok_or_else(|| inconsistent(format!("{} is not declared a tensor", self.id)))
     }
 
-    fn eval(&self, inputs: Inputs<'_>, ctx: &mut Context<'_>) -> Result<Value, InterpError> {
+    pub(crate) fn eval(&self, inputs: Inputs<'_>, ctx: &mut Context<'_>) -> Result<Value, InterpError> {
         let node = self.graph.node(self.id);
         let tensor = match &node.op {
             Op::Input(name) => return self.input(name, inputs),
@@ -201,6 +201,9 @@ impl<'n> Node<'n> {
                 let sink = sink.map(|s| self.tensor(s)).transpose()?;
                 let op = Attention { kv, mask: *mask, scale, order, sink: sink.as_deref() };
                 attention::attend(&op, self.facts, ctx, &q, &at, self.ty()?)?
+            }
+            op if op.is_sharded() => {
+                return Err(inconsistent(format!("{} needs the ranks of a mesh, one program runs alone", self.id)));
             }
             op => self.pure(op, ctx)?,
         };

@@ -7,13 +7,15 @@
 //! level; levels differ in what they may contain:
 //!
 //! * [`Model`]: entries and blocks that call each other, the layer schedule unresolved;
-//! * [`Module`]: one flat graph per layer class plus the first and the last, the seam rotated;
+//! * [`Module`]: one flat graph per layer class plus the first and the last, the seam rotated; with a [`Sharding`] the
+//!   same on a [`Mesh`], collectives explicit;
 //! * [`KernelModule`]: the same graphs with every operation in exactly one region;
 //! * [`Plan`]: launches in order and buffers at fixed offsets, per bucket.
 //!
 //! This crate knows no other crate of the workspace: it computes nothing on tensors, reads no spec
 //! and touches no device.
 
+mod anatomy;
 mod bucket;
 mod constexpr;
 mod dtype;
@@ -21,10 +23,12 @@ mod facts;
 mod graph;
 mod json;
 mod kernel;
+mod mesh;
 mod model;
 mod module;
 mod op;
 mod plan;
+mod sharding;
 mod text;
 mod types;
 mod verify;
@@ -34,11 +38,14 @@ pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
-pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Region};
+pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
+pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
+pub use mesh::{Mesh, MeshError};
 pub use model::{Block, Model};
 pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
-pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program};
-pub use text::{ParseError, parse_module, print_graph, print_kernels, print_model, print_module, print_plan};
+pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
+pub use sharding::{Placed, PlacedWeight, Placement, Sharding};
+pub use text::{ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan};
 pub use types::{Axis, Extent, TensorType, Type};
 pub use verify::{CODES, VerifyError, explain, verify_kernels, verify_model, verify_module, verify_plan};

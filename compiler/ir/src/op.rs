@@ -2,6 +2,7 @@
 
 use crate::{ConstExpr, DType};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Element-wise functions of one value, in binary32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,17 +128,48 @@ pub enum Order {
     Any,
     /// Pairwise inside aligned groups of 8, then group i with group i + P/2, halving.
     Fold,
-    /// Ascending index, one running total.
+    /// Ascending index, one running total. Over ranks: ascending rank.
     Serial,
+    /// The index is cut into equal contiguous parts; each is summed in the inner order, and the results are added by
+    /// ascending part. What a sum over ranks of local sums amounts to.
+    Split {
+        /// How many parts; it divides the number of terms.
+        parts: u64,
+        /// Order inside a part.
+        inner: Box<Order>,
+    },
 }
 
 impl Order {
-    /// The word in IR text.
-    pub fn word(&self) -> &'static str {
+    /// Deepest nesting of parts in parts.
+    pub const MAX_DEPTH: usize = 8;
+
+    /// Whether some of the order is left open.
+    pub fn is_open(&self) -> bool {
         match self {
-            Order::Any => "any",
-            Order::Fold => "fold",
-            Order::Serial => "serial",
+            Order::Any => true,
+            Order::Fold | Order::Serial => false,
+            Order::Split { inner, .. } => inner.is_open(),
+        }
+    }
+
+    /// The same with what is left open fixed to `to`.
+    pub fn closed(&self, to: &Order) -> Order {
+        match self {
+            Order::Any => to.clone(),
+            Order::Fold | Order::Serial => self.clone(),
+            Order::Split { parts, inner } => Order::Split { parts: *parts, inner: Box::new(inner.closed(to)) },
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Any => f.write_str("any"),
+            Order::Fold => f.write_str("fold"),
+            Order::Serial => f.write_str("serial"),
+            Order::Split { parts, inner } => write!(f, "split {parts} {inner}"),
         }
     }
 }
@@ -180,6 +212,24 @@ pub enum WeightRef {
     },
     /// A layer weight of the first layer, read before the loop.
     FirstLayer(String),
+    /// Several weights as one, in this order: the axes of each between those that all have in front and those that all
+    /// end with are one axis `into`, along which they are joined.
+    Packed {
+        /// Name of the joined axis.
+        into: String,
+        /// What is joined; no part is packed itself.
+        parts: Vec<WeightRef>,
+    },
+}
+
+impl WeightRef {
+    /// The weights that are read: the parts of a packed one, otherwise the weight itself.
+    pub fn parts(&self) -> &[WeightRef] {
+        match self {
+            WeightRef::Packed { parts, .. } => parts,
+            other => std::slice::from_ref(other),
+        }
+    }
 }
 
 /// A KV kind as a graph names it.
@@ -324,6 +374,40 @@ pub enum Op {
         order: Order,
     },
 
+    /// `(x)`: the sum over the ranks of each group, in f32, the same on each of them (sharded levels only).
+    AllReduce {
+        /// Mesh axes that a group spans.
+        over: Vec<String>,
+        /// Order of the sum; `serial` is by ascending rank of the group.
+        order: Order,
+    },
+    /// `(x)`: the parts of `axis` that the ranks of each group hold, joined by ascending rank (sharded levels only).
+    AllGather {
+        /// Axis that the parts are of.
+        axis: String,
+        /// Mesh axes that a group spans.
+        over: Vec<String>,
+        /// Name of the joined axis.
+        into: String,
+    },
+    /// `(x)`: the sum over the ranks of each group in f32, by ascending rank, of which each keeps its own part of
+    /// `axis` (sharded levels only). Of a row axis the own part is the rows that the rank's step brought.
+    ReduceScatter {
+        /// Axis that is whole before.
+        axis: String,
+        /// Mesh axes that a group spans.
+        over: Vec<String>,
+        /// Name of the part.
+        into: String,
+    },
+    /// `(ids)`: positions inside the rank's own part of `axis`, -1 where another rank has it (sharded levels only).
+    Own {
+        /// Axis that the ids index.
+        axis: String,
+        /// Mesh axes that the axis is spread over.
+        over: Vec<String>,
+    },
+
     /// `(arguments…)`: a block, called (model level only). Leaves a tuple.
     Call(String),
     /// `(arguments…)`: the block that the layer's kind in `column` selects (model level only). Leaves a tuple.
@@ -354,6 +438,43 @@ impl Op {
     /// Whether the node is another view of its operand's memory.
     pub fn is_view(&self) -> bool {
         matches!(self, Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. })
+    }
+
+    /// Mesh axes over which the operation exchanges data between ranks, if it does.
+    pub fn exchanges(&self) -> Option<&[String]> {
+        match self {
+            Op::AllReduce { over, .. } | Op::AllGather { over, .. } | Op::ReduceScatter { over, .. } => Some(over),
+            _ => None,
+        }
+    }
+
+    /// Whether the operation means something only on a mesh.
+    pub fn is_sharded(&self) -> bool {
+        self.exchanges().is_some() || matches!(self, Op::Own { .. })
+    }
+
+    /// The order that the operation adds in, if it adds.
+    pub fn order(&self) -> Option<&Order> {
+        match self {
+            Op::Linear { order, .. }
+            | Op::Dot { order, .. }
+            | Op::Attend { order, .. }
+            | Op::Reduce { order, .. }
+            | Op::AllReduce { order, .. } => Some(order),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn order_mut(&mut self) -> Option<&mut Order> {
+        match self {
+            Op::Linear { order, .. }
+            | Op::Dot { order, .. }
+            | Op::Attend { order, .. }
+            | Op::Reduce { order, .. }
+            | Op::AllReduce { order, .. } => Some(order),
+            _ => None,
+        }
     }
 
     /// Whether the operation may stand only at the model level.

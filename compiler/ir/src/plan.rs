@@ -61,6 +61,8 @@ pub enum Place {
     Arena(Buffer),
     /// The same memory as another value of the program (a view).
     Alias(ValueId),
+    /// Made and read inside one region only: its kernel keeps it where it likes, and nobody else may ask for it.
+    Inside,
     /// Not in the arena: a weight, a literal, an instance number, or a cache.
     Elsewhere,
 }
@@ -76,7 +78,39 @@ pub struct Program {
     pub launches: Vec<Launch>,
 }
 
+/// Which kernel of a kind runs, where the bucket decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Variant {
+    /// There is one.
+    #[default]
+    Only,
+    /// Of products: weights are read once for few rows.
+    FewRows,
+    /// Of products: rows fill the tiles.
+    ManyRows,
+    /// Of attention: one row, or a block of rows, per sequence.
+    Decode,
+    /// Of attention: any number of rows per sequence.
+    Prefill,
+}
+
+impl Variant {
+    /// The word in texts and reports; nothing where there is one kernel.
+    pub fn word(self) -> &'static str {
+        match self {
+            Variant::Only => "",
+            Variant::FewRows => "few_rows",
+            Variant::ManyRows => "many_rows",
+            Variant::Decode => "decode",
+            Variant::Prefill => "prefill",
+        }
+    }
+}
+
 /// One kernel launch.
+///
+/// Where a region's value takes the place of one that the region reads, its kernel reads a row whole before it writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Launch {
@@ -86,6 +120,16 @@ pub enum Launch {
         region: usize,
         /// Kind, repeated so that a plan can be read alone.
         kernel: KernelKind,
+        /// Which kernel of the kind, by the bucket's shape.
+        #[serde(default)]
+        variant: Variant,
+        /// Earlier launches of the program whose values or cache rows it reads, ascending.
+        #[serde(default)]
+        reads: Vec<usize>,
+        /// Whether it may start while the launch before it ends. It then reads weights, literals and instance numbers only,
+        /// until that launch, and with it every earlier one, is done.
+        #[serde(default)]
+        dependent: bool,
     },
     /// A result copied into the shared value of that name, where it could not be produced in place.
     Move {

@@ -44,7 +44,7 @@ pub fn run(module: &Module, _: &mut Vec<Note>) -> Result<Module, PassError> {
             last: graph(&entry.last, entry.instances.is_empty()),
         })
         .collect();
-    Ok(Module { facts: module.facts.clone(), entries })
+    Ok(module.with_entries(entries))
 }
 
 /// One graph in canonical form; unused inputs go unless they are to be kept.

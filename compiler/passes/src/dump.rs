@@ -1,17 +1,18 @@
 //! Any level of a compilation as text, for `beamc dump`.
 
-use crate::{PassError, lower, plan, refine, to_kernels};
+use crate::{Compile, PassError, lower, plan, refine, to_kernels};
 use ir::{KernelModule, Model, Module, Plan};
 use std::str::FromStr;
-use targets::Target;
 
 /// A level that can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Entries and blocks.
     Model,
-    /// Flat graphs per layer class.
+    /// Flat graphs per layer class, as the spec has them.
     Graph,
+    /// The same as one rank of the mesh runs them, orders fixed.
+    Sharded,
     /// Operations in regions.
     Kernel,
     /// Launches and buffers.
@@ -25,9 +26,10 @@ impl FromStr for Stage {
         match word {
             "model" => Ok(Stage::Model),
             "graph" => Ok(Stage::Graph),
+            "sharded" => Ok(Stage::Sharded),
             "kernel" => Ok(Stage::Kernel),
             "plan" => Ok(Stage::Plan),
-            other => Err(format!("`{other}` is not a stage; known are model, graph, kernel, plan")),
+            other => Err(format!("`{other}` is not a stage; known are model, graph, sharded, kernel, plan")),
         }
     }
 }
@@ -37,7 +39,9 @@ impl FromStr for Stage {
 pub struct Stages {
     /// Model level.
     pub model: Model,
-    /// Graph level.
+    /// Graph level, the same for every target and mesh.
+    pub graph: Module,
+    /// Graph or sharded level, after all that the target and the mesh decide about it.
     pub module: Module,
     /// Kernel level.
     pub kernels: KernelModule,
@@ -46,19 +50,21 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Compiles a model for a target and keeps every level.
-    pub fn compile(model: Model, target: &Target) -> Result<Stages, PassError> {
-        let module = refine(&lower(&model)?.module, target)?;
-        let kernels = to_kernels(&module)?;
-        let plan = plan(&kernels, target)?;
-        Ok(Stages { model, module, kernels, plan })
+    /// Compiles a model for a target and a mesh and keeps every level.
+    pub fn compile(model: Model, compile: &Compile<'_>) -> Result<Stages, PassError> {
+        let graph = lower(&model)?.module;
+        let module = refine(&graph, compile)?;
+        let kernels = to_kernels(&module, compile)?;
+        let plan = plan(&kernels, compile)?;
+        Ok(Stages { model, graph, module, kernels, plan })
     }
 
     /// One level as text; `spans` adds the places in the spec as comments.
     pub fn text(&self, stage: Stage, spans: bool) -> String {
         match stage {
             Stage::Model => ir::print_model(&self.model, spans),
-            Stage::Graph => ir::print_module(&self.module, spans),
+            Stage::Graph => ir::print_module(&self.graph, spans),
+            Stage::Sharded => ir::print_module(&self.module, spans),
             Stage::Kernel => ir::print_kernels(&self.kernels, spans),
             Stage::Plan => ir::print_plan(&self.plan, &self.kernels),
         }

@@ -32,7 +32,7 @@ pub const INFO: PassInfo =
 /// Runs the pass.
 pub fn run(model: &Model) -> Result<Module, PassError> {
     let entries = model.entries.iter().map(|e| Flatten::new(model, e)?.entry()).collect::<Result<_, _>>()?;
-    Ok(Module { facts: model.facts.clone(), entries })
+    Ok(Module::new(model.facts.clone(), entries))
 }
 
 /// How an argument of the layer block reaches the layers.

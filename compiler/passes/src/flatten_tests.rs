@@ -36,7 +36,9 @@ fn names(graph: &Graph) -> (Vec<&str>, Vec<&str>) {
 
 fn compiled(model: &Model) -> ir::Module {
     let module = lower(model).unwrap_or_else(|e| panic!("{e}")).module;
-    plan(&to_kernels(&module).unwrap(), &targets::Target::load("cpu").unwrap()).unwrap_or_else(|e| panic!("{e}"));
+    let target = targets::Target::load("cpu").unwrap();
+    let compile = crate::Compile::one_device(&target);
+    plan(&to_kernels(&module, &compile).unwrap(), &compile).unwrap_or_else(|e| panic!("{e}"));
     module
 }
 

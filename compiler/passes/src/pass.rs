@@ -1,8 +1,28 @@
 //! What every pass says about itself.
 
 use crate::PassError;
-use ir::{KernelModule, Model, Module, Plan};
+use ir::{KernelModule, Mesh, Model, Module, Plan};
 use targets::Target;
+
+/// What a compilation is for: all that target-dependent passes may ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Compile<'a> {
+    /// Hardware, formats, buckets.
+    pub target: &'a Target,
+    /// Ranks.
+    pub mesh: &'a Mesh,
+    /// Whether relaxations are forbidden, whatever the target allows.
+    pub exact: bool,
+}
+
+static ONE_DEVICE: Mesh = Mesh::single();
+
+impl<'a> Compile<'a> {
+    /// For one device, with every relaxation that the target allows.
+    pub fn one_device(target: &'a Target) -> Self {
+        Compile { target, mesh: &ONE_DEVICE, exact: false }
+    }
+}
 
 /// A level of the IR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,6 +31,8 @@ pub enum Level {
     Model,
     /// Flat graphs per layer class.
     Graph,
+    /// The same on a mesh, collectives explicit.
+    Sharded,
     /// Operations in regions.
     Kernel,
     /// Launches and buffers.
@@ -23,6 +45,7 @@ impl Level {
         match self {
             Level::Model => "model",
             Level::Graph => "graph",
+            Level::Sharded => "sharded",
             Level::Kernel => "kernel",
             Level::Plan => "plan",
         }
@@ -53,19 +76,33 @@ pub struct PassInfo {
     pub why: &'static str,
 }
 
+/// What a refining pass leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refined {
+    /// The new graphs.
+    pub module: Module,
+    /// Graphs for one device that must leave the bits of the new ones: the old graphs with open sums put into an order. With
+    /// `None` it is the old graphs with the new graphs' orders, operation by operation.
+    pub witness: Option<Module>,
+}
+
 /// How a pass is run.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
     /// Model level to graph level.
     Flatten(fn(&Model) -> Result<Module, PassError>),
-    /// Inside the graph level.
+    /// Inside the graph level, for any target.
     Graph(fn(&Module, &mut Vec<Note>) -> Result<Module, PassError>),
-    /// Inside the graph level, by what the target states.
-    Refine(fn(&Module, &Target) -> Result<Module, PassError>),
-    /// Graph level to kernel level.
-    Select(fn(&Module) -> Result<KernelModule, PassError>),
+    /// Inside the graph level or on a mesh, by what the target and the mesh state; exact or relaxed.
+    Target(fn(&Module, &Compile<'_>) -> Result<Module, PassError>),
+    /// The same for a pass that refines orders.
+    Refine(fn(&Module, &Compile<'_>) -> Result<Refined, PassError>),
+    /// Graph or sharded level to kernel level.
+    Select(fn(&Module, &Compile<'_>) -> Result<KernelModule, PassError>),
+    /// Inside the kernel level.
+    Kernels(fn(&KernelModule, &Compile<'_>) -> Result<KernelModule, PassError>),
     /// Kernel level to plan.
-    Plan(fn(&KernelModule, &Target) -> Result<Plan, PassError>),
+    Plan(fn(&KernelModule, &Compile<'_>) -> Result<Plan, PassError>),
 }
 
 /// A pass in the pipeline.

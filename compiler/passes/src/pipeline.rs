@@ -1,19 +1,28 @@
 //! The list of passes, and the functions that run it.
 
 use crate::error::{defect, unverified};
-use crate::{Note, Pass, PassError, PassInfo, Run};
-use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels};
+use crate::{Compile, Note, Pass, PassError, PassInfo, Run};
+use crate::{attach, choose_layouts, fuse_rows, order_launches, pack_projections};
+use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels, shard};
+use crate::relax::{rank_round, wire_bf16};
 use ir::{KernelModule, Model, Module, Plan};
-use targets::Target;
 
 /// Every pass, in the order in which they run.
-pub static PASSES: [Pass; 7] = [
+pub static PASSES: [Pass; 15] = [
     Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
+    Pass { info: shard::INFO, run: Run::Refine(shard::run) },
+    Pass { info: rank_round::INFO, run: Run::Target(rank_round::run) },
+    Pass { info: wire_bf16::INFO, run: Run::Target(wire_bf16::run) },
     Pass { info: refine_orders::INFO, run: Run::Refine(refine_orders::run) },
+    Pass { info: pack_projections::INFO, run: Run::Target(pack_projections::run) },
     Pass { info: select_kernels::INFO, run: Run::Select(select_kernels::run) },
+    Pass { info: attach::INFO, run: Run::Kernels(attach::run) },
+    Pass { info: fuse_rows::INFO, run: Run::Kernels(fuse_rows::run) },
+    Pass { info: choose_layouts::INFO, run: Run::Kernels(choose_layouts::run) },
+    Pass { info: order_launches::INFO, run: Run::Kernels(order_launches::run) },
     Pass { info: plan_memory::INFO, run: Run::Plan(plan_memory::run) },
 ];
 
@@ -76,35 +85,40 @@ fn lower_with(
     current.ok_or_else(|| defect("no pass leaves a graph level"))
 }
 
-/// The graph level with what a target decides about it.
-pub fn refine(module: &Module, target: &Target) -> Result<Module, PassError> {
+/// The graph level with what a target and a mesh decide about it: packed, sharded, relaxed, orders fixed.
+pub fn refine(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> {
     let mut current = module.clone();
     for pass in &PASSES {
-        if let Run::Refine(run) = pass.run {
-            current = run(&current, target)?;
-            ir::verify_module(&current).map_err(|e| unverified(pass.info.name, &e))?;
-        }
+        current = match pass.run {
+            Run::Target(run) => run(&current, compile)?,
+            Run::Refine(run) => run(&current, compile)?.module,
+            _ => continue,
+        };
+        ir::verify_module(&current).map_err(|e| unverified(pass.info.name, &e))?;
     }
     Ok(current)
 }
 
 /// The kernel level of a module.
-pub fn to_kernels(module: &Module) -> Result<KernelModule, PassError> {
+pub fn to_kernels(module: &Module, compile: &Compile<'_>) -> Result<KernelModule, PassError> {
+    let mut current: Option<KernelModule> = None;
     for pass in &PASSES {
-        if let Run::Select(run) = pass.run {
-            let kernels = run(module)?;
-            ir::verify_kernels(&kernels).map_err(|e| unverified(pass.info.name, &e))?;
-            return Ok(kernels);
-        }
+        let next = match (pass.run, &current) {
+            (Run::Select(run), _) => run(module, compile)?,
+            (Run::Kernels(run), Some(kernels)) => run(kernels, compile)?,
+            _ => continue,
+        };
+        ir::verify_kernels(&next).map_err(|e| unverified(pass.info.name, &e))?;
+        current = Some(next);
     }
-    Err(defect("no pass leaves a kernel level"))
+    current.ok_or_else(|| defect("no pass leaves a kernel level"))
 }
 
 /// The plan of a kernel module on a target.
-pub fn plan(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
+pub fn plan(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassError> {
     for pass in &PASSES {
         if let Run::Plan(run) = pass.run {
-            let plan = run(kernels, target)?;
+            let plan = run(kernels, compile)?;
             ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
             return Ok(plan);
         }

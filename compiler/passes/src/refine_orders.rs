@@ -7,26 +7,30 @@
 //! ```
 //!
 //! Why: a target whose matrix products add in one known order says so in its file. Then the order is part of the
-//! program: the interpreter adds in the same one, and the target's kernels must equal it bit for bit.
-//! When: (1) the target names an order for products; (2) the product's order is still `any`. Attention stays `any`.
-//! Kind: `Refines("products")`: the witness is the order written into the graph.
+//! program: the interpreter adds in the same one, and the target's kernels must equal it bit for bit. A row sum that the
+//! spec left open so that sharding may move it (`sum(…, order = any)`) gets `fold`, the order of every other row sum.
+//! When: (1) the target names an order for products; (2) what is left of the product's order is `any`; (3) every open row
+//! sum. Attention stays `any`.
+//! Kind: `Refines("orders")`: the witness is the order written into the graph.
 //! Tests: below; `tests/tests/snapshots.rs` shows the full model.
 
-use crate::{Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo, Refined};
 use ir::{Class, Entry, Graph, Module, Op, Order};
-use targets::Target;
 
 /// What the pass says about itself.
 pub const INFO: PassInfo = PassInfo {
     name: "refine orders",
     level: Level::Graph,
-    kind: Kind::Refines("products"),
-    why: "a target's products add in an order that its file states",
+    kind: Kind::Refines("orders"),
+    why: "a target's products add in an order that its file states, row sums in fold",
 };
 
 /// Runs the pass.
-pub fn run(module: &Module, target: &Target) -> Result<Module, PassError> {
-    let Some(order) = &target.products else { return Ok(module.clone()) };
+pub fn run(module: &Module, compile: &Compile<'_>) -> Result<Refined, PassError> {
+    Ok(Refined { module: refined(module, compile.target.products.as_ref()), witness: None })
+}
+
+fn refined(module: &Module, order: Option<&Order>) -> Module {
     let refined = |graph: &Graph| refine(graph, order);
     let entry = |e: &Entry| Entry {
         name: e.name.clone(),
@@ -35,14 +39,22 @@ pub fn run(module: &Module, target: &Target) -> Result<Module, PassError> {
         instances: e.instances.clone(),
         last: refined(&e.last),
     };
-    Ok(Module { facts: module.facts.clone(), entries: module.entries.iter().map(entry).collect() })
+    module.with_entries(module.entries.iter().map(entry).collect())
 }
 
-fn refine(graph: &Graph, to: &Order) -> Graph {
-    graph.map_ops(|node| match &node.op {
-        Op::Linear { contract, order: Order::Any } => Op::Linear { contract: contract.clone(), order: to.clone() },
-        Op::Dot { axis, order: Order::Any } => Op::Dot { axis: axis.clone(), order: to.clone() },
-        other => other.clone(),
+fn refine(graph: &Graph, products: Option<&Order>) -> Graph {
+    graph.map_ops(|node| {
+        let to = match &node.op {
+            Op::Linear { .. } | Op::Dot { .. } => products,
+            Op::Reduce { .. } => Some(&Order::Fold),
+            Op::AllReduce { .. } => Some(&Order::Serial),
+            _ => None,
+        };
+        let mut op = node.op.clone();
+        if let (Some(to), Some(order)) = (to, op.order_mut()) {
+            *order = order.closed(to);
+        }
+        op
     })
 }
 
@@ -54,8 +66,7 @@ mod tests {
     #[test]
     fn products_take_the_order_of_the_target_and_nothing_else_changes() {
         let module = crate::to_module(&two_kind_model()).expect("graph level");
-        let mut target = Target::load("cpu").expect("target");
-        let refined = run(&module, &target).expect("refined");
+        let refined = refined(&module, Some(&Order::Serial));
         let (before, after) = (ir::print_module(&module, false), ir::print_module(&refined, false));
         assert!(before.contains("order any") && after.contains("order serial"));
         let product = |line: &str| line.contains(" = linear ") || line.contains(" = dot ");
@@ -63,7 +74,18 @@ mod tests {
             let expected = if product(a) { a.replace("order any", "order serial") } else { a.to_owned() };
             assert_eq!(b, expected);
         }
-        target.products = None;
-        assert_eq!(run(&module, &target).expect("refined"), module);
+        assert_eq!(super::refined(&module, None), module);
+    }
+
+    #[test]
+    fn what_is_left_open_is_closed() {
+        let text = "module m act f32 dim n = 4 entry e { graph first (%x) -> (y = %y, z = %z) { axes T = rows
+            %x: f32[T, n] = input x
+            %y: f32[T] = reduce sum over n order split 2 any (%x)
+            %z: f32[T] = dot over n order split 2 any (%x, %x) }
+            graph last () -> () { } }";
+        let module = ir::parse_module(text).expect("a module");
+        let after = ir::print_module(&refined(&module, Some(&Order::Serial)), false);
+        assert!(after.contains("order split 2 fold (%x)") && after.contains("order split 2 serial (%x, %x)"), "{after}");
     }
 }

@@ -13,8 +13,8 @@
 //! Kind: `Exact`.
 //! Tests: below.
 
-use crate::{Kind, Level, PassError, PassInfo};
-use ir::{Entry, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, LayerKinds, Module, Op, Region, ValueId};
+use crate::{Compile, Kind, Level, PassError, PassInfo};
+use ir::{Entry, Graph, KernelEntry, KernelGraph, KernelModule, LayerKinds, Module, Region};
 use std::collections::HashSet;
 
 /// What the pass says about itself.
@@ -22,55 +22,33 @@ pub const INFO: PassInfo =
     PassInfo { name: "select kernels", level: Level::Kernel, kind: Kind::Exact, why: "a plan launches regions" };
 
 /// Runs the pass.
-pub fn run(module: &Module) -> Result<KernelModule, PassError> {
-    Ok(KernelModule { facts: module.facts.clone(), entries: module.entries.iter().map(entry).collect() })
+pub fn run(module: &Module, _: &Compile<'_>) -> Result<KernelModule, PassError> {
+    Ok(KernelModule {
+        facts: module.facts.clone(),
+        sharding: module.sharding.clone(),
+        relaxations: module.relaxations.clone(),
+        layouts: Vec::new(),
+        entries: module.entries.iter().map(entry).collect::<Result<_, _>>()?,
+    })
 }
 
-fn entry(entry: &Entry) -> KernelEntry {
+fn entry(entry: &Entry) -> Result<KernelEntry, PassError> {
     let none = LayerKinds::new();
     let first = std::iter::once(("first", &none, &entry.first));
     let classes = entry.classes.iter().map(|c| (c.name.as_str(), &c.kinds, &c.graph));
     let last = std::iter::once(("last", &none, &entry.last));
-    let graphs = first.chain(classes).chain(last).map(|(name, kinds, graph)| KernelGraph {
-        name: name.to_owned(),
-        kinds: kinds.clone(),
-        graph: graph.clone(),
-        regions: regions(graph),
-    });
-    KernelEntry { name: entry.name.clone(), graphs: graphs.collect(), instances: entry.instances.clone() }
+    let mut graphs = Vec::new();
+    for (name, kinds, graph) in first.chain(classes).chain(last) {
+        let regions = regions(graph)?;
+        graphs.push(KernelGraph { name: name.to_owned(), kinds: kinds.clone(), graph: graph.clone(), regions });
+    }
+    Ok(KernelEntry { name: entry.name.clone(), graphs, instances: entry.instances.clone() })
 }
 
-fn regions(graph: &Graph) -> Vec<Region> {
+fn regions(graph: &Graph) -> Result<Vec<Region>, PassError> {
     let mut names: HashSet<String> = HashSet::new();
     let inner = graph.ids().filter(|v| !graph.node(*v).op.is_leaf());
-    inner
-        .map(|id| {
-            let kind = kind(&graph.node(id).op, graph.operands(id).len());
-            Region { name: region_name(graph, id, kind, &mut names), kind, values: vec![id] }
-        })
-        .collect()
-}
-
-/// The kernel kind of an operation by itself.
-fn kind(op: &Op, operands: usize) -> KernelKind {
-    match op {
-        op if op.is_view() => KernelKind::View,
-        Op::Gather { .. } => KernelKind::Gather,
-        Op::Linear { .. } if operands > 2 => KernelKind::GroupedMatmul,
-        Op::Linear { .. } => KernelKind::Matmul,
-        Op::Dot { .. } => KernelKind::Dot,
-        Op::Store { .. } => KernelKind::Store,
-        Op::Attend { .. } => KernelKind::Attend,
-        _ => KernelKind::Rows,
-    }
-}
-
-/// The value's name, or kind and id; a name in use gets a suffix.
-fn region_name(graph: &Graph, id: ValueId, kind: KernelKind, names: &mut HashSet<String>) -> String {
-    let wanted = graph.node(id).name.clone().unwrap_or_else(|| format!("{}.{}", kind.word(), id.0));
-    let name = ir::free_name(&wanted, |name| names.contains(name));
-    names.insert(name.clone());
-    name
+    inner.map(|id| crate::regions::region(graph, vec![id], &mut names)).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +59,7 @@ mod tests {
     #[test]
     fn every_operation_is_a_region_of_its_kind() {
         let module = compile_graph_level(&two_kind_model());
-        let kernels = super::run(&module).unwrap();
+        let kernels = super::run(&module, &crate::Compile::one_device(&targets::Target::load("cpu").unwrap())).unwrap();
         for graph in &kernels.entries[0].graphs {
             let inner = graph.graph.ids().filter(|v| !graph.graph.node(*v).op.is_leaf()).count();
             assert_eq!(graph.regions.len(), inner);

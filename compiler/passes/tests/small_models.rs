@@ -3,7 +3,7 @@
 
 use interp::{Context, Env, MemoryCache, NoHooks, Outputs, Tensor, WeightMap};
 use ir::{DType, Extent, KernelModule, Model, Module, Scope};
-use passes::{lower, lower_step_by_step, plan, to_kernels};
+use passes::{Compile, lower, lower_step_by_step, plan, to_kernels};
 use spec::{Choices, Library, check_text};
 use targets::Target;
 
@@ -121,11 +121,8 @@ fn validated(model: &Model) -> Vec<Outputs> {
         assert_equal_bits(&truth, &run_module(&snapshot.module, &weights), snapshot.pass.name);
     }
     let module = &snapshots.last().expect("a pass ran").module;
-    let kernels = to_kernels(module).expect("kernels");
-    let again = Module {
-        facts: kernels.facts.clone(),
-        entries: kernels.entries.iter().map(ir::KernelEntry::to_entry).collect(),
-    };
+    let kernels = to_kernels(module, &Compile::one_device(&Target::load("cpu").expect("a target"))).expect("kernels");
+    let again = kernels.to_module();
     assert_equal_bits(&truth, &run_module(&again, &weights), "select kernels");
     truth
 }
@@ -170,9 +167,11 @@ fn text_and_json_carry_every_level() {
     let again: Module = through_json(&module);
     assert_eq!(again, module);
     assert_eq!(through_json::<Model>(&model), model);
-    let kernels = to_kernels(&module).expect("kernels");
+    let target = Target::load("cpu").expect("a target");
+    let compile = Compile::one_device(&target);
+    let kernels = to_kernels(&module, &compile).expect("kernels");
     assert_eq!(through_json::<KernelModule>(&kernels), kernels);
-    let plan = plan(&kernels, &Target::load("cpu").expect("a target")).expect("a plan");
+    let plan = plan(&kernels, &compile).expect("a plan");
     assert_eq!(through_json::<ir::Plan>(&plan), plan);
 }
 
@@ -184,8 +183,8 @@ fn through_json<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) ->
 fn compiling_twice_gives_identical_text() {
     let target = Target::load("cpu").expect("a target");
     let all = || {
-        let stages = passes::Stages::compile(small(None), &target).expect("a model that compiles");
-        let stages_of = [passes::Stage::Model, passes::Stage::Graph, passes::Stage::Kernel, passes::Stage::Plan];
+        let stages = passes::Stages::compile(small(None), &Compile::one_device(&target)).expect("a model that compiles");
+        let stages_of = [passes::Stage::Model, passes::Stage::Graph, passes::Stage::Sharded, passes::Stage::Kernel, passes::Stage::Plan];
         stages_of.map(|stage| stages.text(stage, true))
     };
     assert_eq!(all(), all());

@@ -278,7 +278,11 @@ pub static CODES: &[Code] = &[
         "The name is neither a function of the spec, nor one brought in by `use`, nor a builtin.",
     ),
     code("B0263", "unknown named argument", "The builtin has no argument of that name."),
-    code("B0264", "`over` without an axis", "`over = axis` takes the bare name of an axis."),
+    code(
+        "B0264",
+        "`over` without an axis",
+        "`over = axis` takes the bare name of an axis, and `order` of a sum `any` or `fold`.",
+    ),
     code(
         "B0265",
         "a reduction over rows",

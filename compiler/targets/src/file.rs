@@ -1,6 +1,7 @@
 //! The form of a target file, and its reading: unknown keys first, so that a misspelt key is named as such.
 
 use crate::error::{TargetError, nearest};
+use crate::hardware;
 use indexmap::IndexMap;
 use serde::Deserialize;
 
@@ -13,14 +14,20 @@ pub(crate) struct TargetFile {
     pub(crate) act: Option<String>,
     pub(crate) products: Option<String>,
     #[serde(default)]
-    pub(crate) options: IndexMap<String, Vec<String>>,
+    pub(crate) meshes: Vec<String>,
+    #[serde(default)]
+    pub(crate) relaxations: Vec<String>,
+    #[serde(default)]
+    pub(crate) options: IndexMap<String, toml::Value>,
     pub(crate) kv: KvFile,
     #[serde(default)]
     pub(crate) bucket: Vec<BucketFile>,
     #[serde(default)]
     pub(crate) limits: LimitsFile,
     #[serde(default)]
-    pub(crate) peak: Vec<PeakFile>,
+    pub(crate) fuse: crate::Fuse,
+    #[serde(default)]
+    pub(crate) hardware: IndexMap<String, FactFile>,
 }
 
 #[derive(Deserialize)]
@@ -48,55 +55,80 @@ pub(crate) struct LimitsFile {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PeakFile {
-    pub(crate) what: String,
+pub(crate) struct FactFile {
     pub(crate) value: f64,
-    pub(crate) unit: String,
     pub(crate) source: String,
 }
 
 /// Keys per table; `""` is the file itself. The list repeats the structures above because only it can suggest.
-const KEYS: [(&str, &[&str]); 5] = [
-    ("", &["name", "description", "arch", "act", "products", "options", "kv", "bucket", "limits", "peak"]),
+const KEYS: [(&str, &[&str]); 6] = [
+    (
+        "",
+        &[
+            "name",
+            "description",
+            "arch",
+            "act",
+            "products",
+            "meshes",
+            "relaxations",
+            "options",
+            "kv",
+            "bucket",
+            "limits",
+            "fuse",
+            "hardware",
+        ],
+    ),
     ("kv", &["page_tokens", "dtype"]),
     ("bucket", &["entry", "rows", "tokens", "sequences", "wanted"]),
     ("limits", &["arena_bytes"]),
-    ("peak", &["what", "value", "unit", "source"]),
+    ("fuse", &crate::fuse::KEYS),
+    ("fact", &["value", "source"]),
 ];
 
 /// Reads the text of a target file; `file` names it in errors.
 pub(crate) fn read(text: &str, file: &str) -> Result<TargetFile, TargetError> {
     let table: toml::Table = toml::from_str(text).map_err(|e| form_error(text, file, &e))?;
-    unknown_keys(&table, "", file)?;
+    unknown_keys(&table, file)?;
     toml::from_str(text).map_err(|e| form_error(text, file, &e))
 }
 
-fn unknown_keys(table: &toml::Table, name: &str, file: &str) -> Result<(), TargetError> {
-    let Some((_, known)) = KEYS.iter().find(|(t, _)| *t == name) else { return Ok(()) };
+fn unknown_keys(table: &toml::Table, file: &str) -> Result<(), TargetError> {
+    let known = |name: &str| KEYS.iter().find(|(t, _)| *t == name).map_or(&[][..], |(_, keys)| keys);
+    known_keys(table, "", known(""), file)?;
     for (key, value) in table {
-        if !known.contains(&key.as_str()) {
-            let shown = if name.is_empty() { format!("`{key}`") } else { format!("`{key}` in `{name}`") };
-            let help = match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known keys are {}", known.join(", ")),
-            };
-            let message = format!("no key of a target file is called {shown}");
-            return Err(TargetError { code: "T0104", place: file.to_owned(), message, help });
-        }
-        if !name.is_empty() {
-            continue;
-        }
         match value {
-            toml::Value::Table(inner) => unknown_keys(inner, key, file)?,
+            toml::Value::Table(inner) if key == "hardware" => {
+                known_keys(inner, key, &hardware::KEYS.map(|(key, ..)| key), file)?;
+                for fact in inner.values().filter_map(toml::Value::as_table) {
+                    known_keys(fact, key, known("fact"), file)?;
+                }
+            }
+            // The keys are the spec's.
+            _ if key == "options" => {}
+            toml::Value::Table(inner) => known_keys(inner, key, known(key), file)?,
             toml::Value::Array(list) => {
                 for inner in list.iter().filter_map(toml::Value::as_table) {
-                    unknown_keys(inner, key, file)?;
+                    known_keys(inner, key, known(key), file)?;
                 }
             }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Refuses the first key of a table that is not among the known ones, with the one that may have been meant.
+pub(crate) fn known_keys(table: &toml::Table, name: &str, known: &[&str], file: &str) -> Result<(), TargetError> {
+    let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) else { return Ok(()) };
+    let shown = if name.is_empty() { format!("`{key}`") } else { format!("`{key}` in `{name}`") };
+    let help = match nearest(key, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known keys are {}", known.join(", ")),
+    };
+    let message = format!("no key of a target file is called {shown}");
+    Err(TargetError { code: "T0104", place: file.to_owned(), message, help })
 }
 
 fn form_error(text: &str, file: &str, error: &toml::de::Error) -> TargetError {

@@ -47,7 +47,7 @@ pub fn all(module: &Module) -> Vec<Mutant> {
                     entries[at] = changed(entry, index, id, &change);
                     let value = described(graph, id);
                     let name = format!("{graph_name} {value}: {}", change.what);
-                    let module = Module { facts: module.facts.clone(), entries };
+                    let module = module.with_entries(entries);
                     mutants.push(Mutant { kind: change.kind, name, module });
                 }
             }
@@ -178,6 +178,8 @@ fn renamed(weight: &WeightRef, facts: &Facts) -> Vec<WeightRef> {
             out.extend(like(Scope::Layer, name, Scope::Layer).into_iter().map(WeightRef::FirstLayer));
             out.extend(like(Scope::Layer, name, Scope::Model).into_iter().map(WeightRef::Model));
         }
+        // Mutants are made before weights are packed.
+        WeightRef::Packed { .. } => {}
     }
     out
 }

@@ -104,7 +104,7 @@ fn last() -> KernelGraph {
 
 pub fn kernels() -> KernelModule {
     let entry = KernelEntry { name: "forward".to_owned(), graphs: vec![first(), last()], instances: Vec::new() };
-    KernelModule { facts: facts(), entries: vec![entry] }
+    KernelModule { facts: facts(), sharding: None, relaxations: Vec::new(), layouts: Vec::new(), entries: vec![entry] }
 }
 
 pub fn plan() -> Plan {
@@ -115,7 +115,13 @@ pub fn plan() -> Plan {
     let program = |graph: &str, places, kernel| Program {
         graph: graph.to_owned(),
         places,
-        launches: vec![Launch::Region { region: 0, kernel }],
+        launches: vec![Launch::Region {
+            region: 0,
+            kernel,
+            variant: Default::default(),
+            reads: Vec::new(),
+            dependent: false,
+        }],
     };
     let bucket =
         Bucket { entry: "forward".to_owned(), rows: RowsPerSequence::Ragged, tokens: 8, sequences: 1, wanted: 8 };
@@ -139,10 +145,12 @@ pub fn artifact() -> Artifact {
         arch: "cpu".to_owned(),
         facts: BTreeMap::from([("kv_dtype".to_owned(), "bf16".into())]),
     };
-    let provenance = Provenance { compiler: "0.0.0".to_owned(), target, relaxations: Vec::new(), missing: Vec::new() };
+    let provenance = Provenance { compiler: "0.0.0".to_owned(), target, missing: Vec::new() };
+    let recipes = artifact::recipes(&kernels.facts);
     Artifact {
         manifest: Manifest::new(&kernels, provenance),
-        recipes: artifact::recipes(&kernels.facts),
+        memory: artifact::weight_memory(&kernels, &recipes).expect("places"),
+        recipes,
         kernels,
         plan: plan(),
         report: serde_json::json!({"kernels": 2, "arena_bytes": 256}),

@@ -222,7 +222,7 @@ fn attend_head(order: &Order, head: &Head, q: &[f32], cached: &[CachedRow<'_>], 
             let total = sunk.map_or(total, |sunk| total + sunk);
             out.extend(
                 (0..q.len())
-                    .map(|e| sum_of_products(order, weights.len(), |i| (weights[i], cached[i].v[part + e])) / total),
+                    .map(|e| sum_of_products(order, weights.len(), &|i| (weights[i], cached[i].v[part + e])) / total),
             );
         }
     }

@@ -14,6 +14,21 @@ pub(crate) fn weight(
     ctx: &Context<'_>,
     ty: &TensorType,
 ) -> Result<Arc<Tensor>, InterpError> {
+    if let WeightRef::Packed { into, parts } = reference {
+        return packed(into, parts, facts, ctx, ty).map(Arc::new);
+    }
+    let weight = plain(reference, facts, ctx)?;
+    let name = || match reference {
+        WeightRef::Model(name) | WeightRef::Layer(name) | WeightRef::FirstLayer(name) => name.clone(),
+        WeightRef::Next { layer, .. } => layer.clone(),
+        WeightRef::Packed { into, .. } => into.clone(),
+    };
+    weight.expect_fit(ty, || format!("weight `{}`", name()))?;
+    Ok(weight)
+}
+
+/// A weight as the source has it.
+fn plain(reference: &WeightRef, facts: &Facts, ctx: &Context<'_>) -> Result<Arc<Tensor>, InterpError> {
     let running = |name: &str| ctx.layer.ok_or_else(|| Fault::NoLayer(format!("weight `{name}`")));
     let (scope, name, layer) = match reference {
         WeightRef::Model(name) => (Scope::Model, name, None),
@@ -23,10 +38,54 @@ pub(crate) fn weight(
             next if next < facts.layers() => (Scope::Layer, layer, Some(next)),
             _ => (Scope::Model, last, None),
         },
+        WeightRef::Packed { .. } => return Err(broken("weight C2", "a packed weight is a part of another")),
     };
-    let weight = ctx.weights.weight(scope, name, layer)?;
-    weight.expect_fit(ty, || format!("weight `{name}`"))?;
-    Ok(weight)
+    ctx.weights.weight(scope, name, layer)
+}
+
+/// Weights joined along their own rows: the axes between those in front of `into` and those behind it.
+fn packed(
+    into: &str,
+    parts: &[WeightRef],
+    facts: &Facts,
+    ctx: &Context<'_>,
+    ty: &TensorType,
+) -> Result<Tensor, InterpError> {
+    let at = ty.axis(into).ok_or_else(|| broken("weight C2", format!("the result has no axis `{into}`")))?;
+    let behind = ty.axes.len() - at - 1;
+    let weights = parts.iter().map(|part| plain(part, facts, ctx)).collect::<Result<Vec<_>, _>>()?;
+    let shown = |w: &Tensor| broken("weight C2", format!("{w} is a part of {ty}"));
+    let product = |axes: &[(String, usize)]| axes.iter().map(|a| a.1).product::<usize>();
+    // Per part its numbers, and how many of them stand together for one index in front.
+    let mut runs: Vec<(&[f32], usize)> = Vec::new();
+    let mut rows = 0;
+    let mut outer: Option<Vec<(String, usize)>> = None;
+    let mut inner: Option<Vec<(String, usize)>> = None;
+    for weight in &weights {
+        let axes = weight.axes();
+        let end = axes.len().checked_sub(behind).filter(|end| *end > at).ok_or_else(|| shown(weight))?;
+        let (front, between, back) = (&axes[..at], &axes[at..end], &axes[end..]);
+        if outer.get_or_insert_with(|| front.to_vec()) != front || inner.get_or_insert_with(|| back.to_vec()) != back {
+            return Err(shown(weight));
+        }
+        rows += product(between);
+        runs.push((weight.floats().ok_or_else(|| shown(weight))?, product(between) * product(back)));
+    }
+    let (mut axes, inner) = (outer.unwrap_or_default(), inner.unwrap_or_default());
+    let mut data = Vec::new();
+    for i in 0..product(&axes) {
+        for (numbers, run) in &runs {
+            data.extend_from_slice(numbers.get(i * run..(i + 1) * run).unwrap_or_default());
+        }
+    }
+    axes.push((into.to_owned(), rows));
+    axes.extend(inner);
+    let joined = Tensor::new(axes, ty.dtype, Data::F32(data))?;
+    joined.expect_fit(ty, || "a packed weight".to_owned())?;
+    if weights.iter().any(|w| w.dtype() != ty.dtype) {
+        return Err(broken("weight C2", format!("parts of {ty} have other formats")));
+    }
+    Ok(joined)
 }
 
 /// `literal`: constant data over the axes of the result.

@@ -1,6 +1,7 @@
 //! Operations, one file per family; each check cites the constraint of `docs/ops.md` that it enforces.
 
 pub(crate) mod attention;
+pub(crate) mod collective;
 pub(crate) mod cut_join;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
@@ -15,6 +16,9 @@ use crate::error::{InterpError, broken};
 use crate::tensor::{Data, Tensor};
 use ir::{DType, TensorType};
 use std::borrow::Cow;
+
+/// The id that picks nothing: another rank has what it stands for.
+pub(crate) const NOWHERE: i32 = -1;
 
 /// The elements of a float operand.
 pub(crate) fn floats<'t>(rule: &'static str, x: &'t Tensor) -> Result<&'t [f32], InterpError> {

@@ -1,7 +1,7 @@
 //! `linear` and `dot`: sums of products.
 
-use super::sum::{dot as row_dot, sum_of_products};
-use super::{axis_of, floats, ints, result_dtype};
+use super::sum::{checked, dot as row_dot, sum_of_products};
+use super::{NOWHERE, axis_of, floats, ints, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, strides, walk};
 use crate::tensor::{Data, Tensor};
@@ -31,6 +31,7 @@ pub(crate) fn linear(
         return Err(broken("linear C2", format!("{x} against {w}")));
     }
     let k: usize = kx.iter().product();
+    checked("linear C7", order, k)?;
     let (xv, wv) = (floats("linear C3", x)?, floats("linear C3", w)?);
     result_dtype("linear C3", ty, DType::F32)?;
 
@@ -51,13 +52,13 @@ pub(crate) fn linear(
     let from_x = aligned("linear C5", x, &batch, &consumed)?;
 
     let mut out = Vec::with_capacity(crate::tensor::elements(&axes)?);
-    let mut rows = |x_at: usize, w_at: usize| {
+    let row_of = |out: &mut Vec<f32>, x_at: usize, w_at: usize| {
         let row = &xv[x_at..x_at + k];
         out.extend((0..outputs).map(|n| row_dot(order, row, &wv[w_at + n * k..w_at + (n + 1) * k])));
     };
     match ids {
         None => walk(&batch, [&from_x], |[at]| {
-            rows(at, 0);
+            row_of(&mut out, at, 0);
             Ok(())
         })?,
         Some(ids) => {
@@ -66,10 +67,14 @@ pub(crate) fn linear(
             let slices = w.axes()[0].1;
             walk(&batch, [&from_x, &from_ids], |[at, pick]| {
                 let id = picks[pick];
+                if id == NOWHERE {
+                    out.extend(std::iter::repeat_n(numerics::ABSENT, outputs));
+                    return Ok(());
+                }
                 let slice = usize::try_from(id).ok().filter(|i| *i < slices).ok_or_else(|| {
                     broken("linear C6", format!("id {id} is outside `{}`, which has {slices}", w.axes()[0].0))
                 })?;
-                rows(at, slice * outputs * k);
+                row_of(&mut out, at, slice * outputs * k);
                 Ok(())
             })?;
         }
@@ -84,6 +89,7 @@ pub(crate) fn dot(axis: &str, order: &Order, a: &Tensor, b: &Tensor, ty: &Tensor
     if b.axes()[pb].1 != n {
         return Err(broken("dot C1", format!("`{axis}` is {n} long in {a}, not so in {b}")));
     }
+    checked("dot C4", order, n)?;
     let consumed = [axis];
     let space = result_axes("dot C2", ty, &[(a, &consumed), (b, &consumed)])?;
     let from_a = aligned("dot C2", a, &space, &consumed)?;
@@ -93,7 +99,7 @@ pub(crate) fn dot(axis: &str, order: &Order, a: &Tensor, b: &Tensor, ty: &Tensor
     let (sa, sb) = (strides(a.axes())[pa], strides(b.axes())[pb]);
     let mut out = Vec::new();
     walk(&space, [&from_a, &from_b], |[i, j]| {
-        out.push(sum_of_products(order, n, |t| (av[i + t * sa], bv[j + t * sb])));
+        out.push(sum_of_products(order, n, &|t| (av[i + t * sa], bv[j + t * sb])));
         Ok(())
     })?;
     Tensor::new(space, DType::F32, Data::F32(out))

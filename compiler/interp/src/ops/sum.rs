@@ -1,23 +1,55 @@
 //! Sums in each of the orders.
 
+use crate::error::{InterpError, broken};
 use ir::Order;
 
 /// The sum of `term(0)`, …, `term(n - 1)`, each a binary32 number.
-pub(crate) fn sum(order: &Order, n: usize, mut term: impl FnMut(usize) -> f32) -> f32 {
+pub(crate) fn sum(order: &Order, n: usize, term: impl Fn(usize) -> f32) -> f32 {
+    sum_of(order, n, &term)
+}
+
+fn sum_of(order: &Order, n: usize, term: &dyn Fn(usize) -> f32) -> f32 {
     match order {
         Order::Any => sum64(n, |i| f64::from(term(i))) as f32,
         Order::Fold => numerics::fold_by(n, term),
         Order::Serial => (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i)),
+        Order::Split { parts, inner } => {
+            split(*parts, n, |start, len| sum_of(inner, len, &|i| term(start + i)))
+        },
+    }
+}
+
+/// The sum over `parts` equal contiguous parts of `n` terms, each given by first term and length. Where `n` does not come out
+/// even the last parts are shorter; [`checked`] keeps that from happening.
+fn split(parts: u64, n: usize, mut part: impl FnMut(usize, usize) -> f32) -> f32 {
+    let parts = usize::try_from(parts).unwrap_or(usize::MAX).clamp(1, n.max(1));
+    let len = n.div_ceil(parts);
+    let mut starts = (0..parts).map(|p| (p * len).min(n)).map(|start| (start, len.min(n - start)));
+    let first = starts.next().map_or(0.0, |(start, len)| part(start, len));
+    starts.filter(|(_, len)| *len > 0).fold(first, |total, (start, len)| total + part(start, len))
+}
+
+/// Demands that every cut of an order comes out even over `n` terms.
+pub(crate) fn checked(rule: &'static str, order: &Order, n: usize) -> Result<(), InterpError> {
+    match order {
+        Order::Any | Order::Fold | Order::Serial => Ok(()),
+        Order::Split { parts, inner } => match usize::try_from(*parts) {
+            Ok(parts) if parts > 0 && n.is_multiple_of(parts) => checked(rule, inner, n / parts),
+            _ => Err(broken(rule, format!("{n} terms have no {parts} equal parts"))),
+        },
     }
 }
 
 /// The sum of products of two binary32 numbers each. For `any` products are exact; for other orders each is rounded.
-pub(crate) fn sum_of_products(order: &Order, n: usize, factors: impl Fn(usize) -> (f32, f32)) -> f32 {
+pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -> (f32, f32)) -> f32 {
     match order {
         Order::Any => sum64(n, |i| {
             let (a, b) = factors(i);
             f64::from(a) * f64::from(b)
         }) as f32,
+        Order::Split { parts, inner } => {
+            split(*parts, n, |start, len| sum_of_products(inner, len, &|i| factors(start + i)))
+        }
         order => sum(order, n, |i| {
             let (a, b) = factors(i);
             a * b
@@ -29,7 +61,10 @@ pub(crate) fn sum_of_products(order: &Order, n: usize, factors: impl Fn(usize) -
 pub(crate) fn dot(order: &Order, a: &[f32], b: &[f32]) -> f32 {
     match order {
         Order::Any => dot64(a, b) as f32,
-        order => sum_of_products(order, a.len().min(b.len()), |i| (a[i], b[i])),
+        Order::Split { parts, inner } => split(*parts, a.len().min(b.len()), |start, len| {
+            dot(inner, &a[start..start + len], &b[start..start + len])
+        }),
+        order => sum_of_products(order, a.len().min(b.len()), &|i| (a[i], b[i])),
     }
 }
 
@@ -74,6 +109,14 @@ mod tests {
         assert_eq!(sum(&Order::Fold, 9, |i| x[i]), numerics::fold_sum(&x));
         assert_eq!(sum(&Order::Any, 0, |_| 1.0).to_bits(), 0);
         assert_eq!(sum(&Order::Serial, 1, |_| -0.0).to_bits(), 0x8000_0000);
+        let split = |parts, inner| Order::Split { parts, inner: Box::new(inner) };
+        assert_eq!(sum(&split(3, Order::Serial), 9, |i| x[i]), (x[0] + 1.0 + 1.0) + (1.0 + x[4] + 1.0) + 2.5);
+        assert_eq!(sum(&split(9, Order::Any), 9, |i| x[i]), sum(&Order::Serial, 9, |i| x[i]));
+        assert_eq!(sum(&split(1, Order::Fold), 9, |i| x[i]), sum(&Order::Fold, 9, |i| x[i]));
+        assert_eq!(sum(&split(2, split(2, Order::Any)), 8, |i| x[i]), ((x[0] + 1.0) + 2.0) + ((x[4] + 1.0) + 2.0));
+        assert!(checked("reduce C4", &split(2, split(3, Order::Any)), 12).is_ok());
+        assert!(checked("reduce C4", &split(2, split(3, Order::Any)), 8).is_err());
+        assert!(checked("reduce C4", &split(0, Order::Any), 8).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Text forms of the IR.
 //!
-//! The graph level prints as text that parses back to the same module; the other levels print for reading and travel
-//! as JSON. One value stands on one line: its name, its type, the operation with everything that matters about it
+//! The graph, sharded and kernel levels print as text that parses back to the same module; the other levels print for
+//! reading and travel as JSON. One value stands on one line: its name, its type, the operation with everything that matters about it
 //! (what it rounds to, in which order it sums), its operands.
 //!
 //! ```text
@@ -31,18 +31,22 @@
 //! * `%name` is a value with a name, `%12` one without. A name outside `[A-Za-z0-9_.#]` stands in quotes, as a JSON string.
 //! * An axis stands without its length where the length is that of the header's `dim` or of the graph's `axes`; elsewhere `name=length`.
 //! * `;` starts a comment up to the end of the line; the printer uses it for spans, as `file start-end` in bytes.
+//! * The kernel level has `layout` lines before the entries, and in a graph first the leaves and then the regions, in the order
+//!   in which they run. A named value whose number is not that of its line, counted from 0, has `at number` before it.
 //! * Layout is free: the parser needs no line breaks.
 
 mod lex;
 mod name;
 mod parse;
 mod parse_facts;
+mod parse_kernels;
 mod parse_op;
 mod print;
 mod print_stages;
 
 pub use lex::ParseError;
 pub use parse::parse_module;
+pub use parse_kernels::parse_kernels;
 pub use print::{print_graph, print_module};
 pub use print_stages::{print_kernels, print_model, print_plan};
 

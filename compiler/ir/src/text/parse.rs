@@ -1,5 +1,6 @@
 //! Parsing of the graph level: cursor, types, entries and graphs.
 
+use super::parse_facts::Header;
 use super::lex::{ParseError, Token, error_at, tokens};
 use super::name::{Extents, is_number};
 use crate::{Axis, Class, DType, Entry, Extent, Graph, GraphBuilder, Instance, LayerKinds, Module, Op};
@@ -14,15 +15,15 @@ pub(super) const MAX_LAYERS: usize = 1 << 16;
 
 /// Reads a module from its text form.
 pub fn parse_module(source: &str) -> Result<Module, ParseError> {
-    let mut parser = Parser { source, tokens: tokens(source)?, next: 0 };
-    let facts = parser.facts()?;
+    let mut parser = Parser::new(source)?;
+    let Header { facts, sharding, relaxations } = parser.header()?;
     let extents = Extents::of_dims(&facts.dims);
     let mut entries = Vec::new();
     while parser.eat_word("entry") {
         entries.push(parser.entry(&extents)?);
     }
     match parser.peek() {
-        Token::End => Ok(Module { facts, entries }),
+        Token::End => Ok(Module { facts, sharding, relaxations, entries }),
         other => {
             let shown = other.shown();
             Err(parser.error(format!("{shown} starts no statement; entries follow the header and end the text")))
@@ -38,7 +39,7 @@ pub(super) enum ValueKey {
 }
 
 impl ValueKey {
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         match self {
             ValueKey::Number(n) => format!("%{n}"),
             ValueKey::Name(n) => format!("%{n}"),
@@ -46,10 +47,30 @@ impl ValueKey {
     }
 }
 
+/// Inputs and outputs of a graph, with the places of their names in the text.
+pub(super) struct Signature {
+    inputs: Vec<(ValueKey, usize)>,
+    outputs: Vec<(String, ValueKey, usize)>,
+}
+
+/// One value: its name, type, operation and operands, with the places of their names in the text.
+pub(super) struct Line {
+    pub(super) key: ValueKey,
+    ty: Type,
+    op: Op,
+    operands: Vec<(ValueKey, usize)>,
+}
+
 pub(super) struct Parser<'a> {
     source: &'a str,
     tokens: Vec<(Token, usize)>,
     next: usize,
+}
+
+impl<'a> Parser<'a> {
+    pub(super) fn new(source: &'a str) -> Result<Self, ParseError> {
+        Ok(Parser { source, tokens: tokens(source)?, next: 0 })
+    }
 }
 
 impl Parser<'_> {
@@ -273,6 +294,17 @@ impl Parser<'_> {
     }
 
     fn graph(&mut self, outer: &Extents) -> Result<Graph, ParseError> {
+        let (signature, extents) = self.graph_open(outer)?;
+        let mut builder = GraphBuilder::new();
+        let mut known: HashMap<ValueKey, ValueId> = HashMap::new();
+        while !self.eat_sign('}') {
+            self.value_line(&extents, &mut builder, &mut known)?;
+        }
+        self.graph_close(builder, &signature, &known)
+    }
+
+    /// Signature, opening brace and axes of a graph.
+    pub(super) fn graph_open(&mut self, outer: &Extents) -> Result<(Signature, Extents), ParseError> {
         let inputs = self.list('(', ')', |p| Ok((p.value_key()?, p.at())))?;
         if *self.peek() != Token::Arrow {
             return self.expected("`->` and the outputs");
@@ -296,23 +328,28 @@ impl Parser<'_> {
                 }
             }
         }
-        let mut builder = GraphBuilder::new();
-        let mut known: HashMap<ValueKey, ValueId> = HashMap::new();
-        while !self.eat_sign('}') {
-            self.value_line(&extents, &mut builder, &mut known)?;
-        }
+        Ok((Signature { inputs, outputs }, extents))
+    }
+
+    /// The graph, once all its values are known.
+    pub(super) fn graph_close(
+        &self,
+        builder: GraphBuilder,
+        signature: &Signature,
+        known: &HashMap<ValueKey, ValueId>,
+    ) -> Result<Graph, ParseError> {
         let find = |key: &ValueKey, at: usize| {
             let missing = || error_at(self.source, at, format!("the graph defines no {}", key.shown()));
             known.get(key).copied().ok_or_else(missing)
         };
         let mut graph = builder.finish();
-        for (key, at) in &inputs {
+        for (key, at) in &signature.inputs {
             let id = find(key, *at)?;
             graph.inputs.push(id);
         }
-        for (name, key, at) in outputs {
-            let id = find(&key, at)?;
-            graph.outputs.push((name, id));
+        for (name, key, at) in &signature.outputs {
+            let id = find(key, *at)?;
+            graph.outputs.push((name.clone(), id));
         }
         Ok(graph)
     }
@@ -323,10 +360,18 @@ impl Parser<'_> {
         builder: &mut GraphBuilder,
         known: &mut HashMap<ValueKey, ValueId>,
     ) -> Result<(), ParseError> {
-        let key = self.value_key()?;
-        if known.contains_key(&key) {
-            return Err(self.error(format!("{} is defined twice", key.shown())));
+        let line = self.line(extents)?;
+        if known.contains_key(&line.key) {
+            return Err(self.error(format!("{} is defined twice", line.key.shown())));
         }
+        let id = self.define(&line, builder, known)?;
+        known.insert(line.key, id);
+        Ok(())
+    }
+
+    /// One value as its line says it.
+    pub(super) fn line(&mut self, extents: &Extents) -> Result<Line, ParseError> {
+        let key = self.value_key()?;
         self.sign(':')?;
         let ty = self.ty(extents, 0)?;
         self.sign('=')?;
@@ -335,16 +380,28 @@ impl Parser<'_> {
         if !op.is_leaf() {
             operands = self.list('(', ')', |p| {
                 let at = p.at();
-                let key = p.value_key()?;
-                let missing = || format!("{} is not defined above", key.shown());
-                known.get(&key).copied().ok_or_else(|| error_at(p.source, at, missing()))
+                Ok((p.value_key()?, at))
             })?;
         }
-        let id = builder.add(op, &operands, ty, None);
-        if let ValueKey::Name(name) = &key {
+        Ok(Line { key, ty, op, operands })
+    }
+
+    /// Adds a value whose operands are known.
+    pub(super) fn define(
+        &self,
+        line: &Line,
+        builder: &mut GraphBuilder,
+        known: &HashMap<ValueKey, ValueId>,
+    ) -> Result<ValueId, ParseError> {
+        let operand = |(key, at): &(ValueKey, usize)| {
+            let missing = || error_at(self.source, *at, format!("{} is not defined above", key.shown()));
+            known.get(key).copied().ok_or_else(missing)
+        };
+        let operands = line.operands.iter().map(operand).collect::<Result<Vec<_>, _>>()?;
+        let id = builder.add(line.op.clone(), &operands, line.ty.clone(), None);
+        if let ValueKey::Name(name) = &line.key {
             builder.name(id, name);
         }
-        known.insert(key, id);
-        Ok(())
+        Ok(id)
     }
 }

@@ -3,14 +3,23 @@
 use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{MAX_LAYERS, Parser};
-use crate::{DiskForm, Extent, Facts, KvKind, RuntimeFacts, Scope, Weight, When};
+use crate::{DiskForm, Extent, Facts, KvKind, Mesh, Placed, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
+use crate::{Weight, When};
 use indexmap::IndexMap;
 use std::fmt::Display;
 use std::hash::Hash;
 
+/// What precedes the entries.
+pub(super) struct Header {
+    pub(super) facts: Facts,
+    pub(super) sharding: Option<Sharding>,
+    pub(super) relaxations: Vec<String>,
+}
+
 impl Parser<'_> {
-    /// Everything before the entries. Statements may come in any order, but lengths before axes that use them.
-    pub(super) fn facts(&mut self) -> Result<Facts, ParseError> {
+    /// Everything before the entries. Statements may come in any order, but lengths before axes that use them, and the mesh
+    /// before what lies on it.
+    pub(super) fn header(&mut self) -> Result<Header, ParseError> {
         self.keyword("module")?;
         let name = self.name()?;
         self.keyword("act")?;
@@ -28,15 +37,75 @@ impl Parser<'_> {
             files: Vec::new(),
         };
         let mut extents = Extents::default();
+        let (mut sharding, mut relaxations) = (None, Vec::new());
         while let Token::Word(word) = self.peek() {
             let word = word.clone();
-            if word == "entry" {
+            if word == "entry" || word == "layout" {
                 break;
             }
             self.advance();
-            self.statement(&word, &mut facts, &mut extents)?;
+            match word.as_str() {
+                "mesh" if sharding.is_none() => {
+                    sharding = Some(Sharding { mesh: self.mesh()?, ..Sharding::default() });
+                }
+                "mesh" => return Err(self.error("the text has two meshes")),
+                "place" => match &mut sharding {
+                    Some(sharding) => self.place(sharding)?,
+                    None => return Err(self.error("a placement needs the mesh before it")),
+                },
+                "relaxed" => relaxations.push(self.name()?),
+                _ => self.statement(&word, &mut facts, &mut extents)?,
+            }
         }
-        Ok(facts)
+        Ok(Header { facts, sharding, relaxations })
+    }
+
+    fn mesh(&mut self) -> Result<Mesh, ParseError> {
+        let axes = self.list('[', ']', |p| Ok((p.left_side()?, p.number()?)))?;
+        Mesh::new(axes).map_err(|e| self.error(e.0))
+    }
+
+    fn place(&mut self, sharding: &mut Sharding) -> Result<(), ParseError> {
+        if self.eat_word("weight") {
+            let (scope, name) = (self.scope()?, self.name()?);
+            let axes = self.placement()?;
+            sharding.weights.push(PlacedWeight { scope, name, axes });
+        } else if self.eat_word("kv") {
+            let (kind, axes) = (self.name()?, self.placement()?);
+            self.insert_once(&mut sharding.kv, kind, axes)?;
+        } else if self.eat_word("rows") {
+            sharding.rows = self.placement()?;
+        } else if self.eat_word("result") {
+            let (entry, result) = (self.name()?, self.name()?);
+            let axes = self.placement()?;
+            sharding.results.push(Placed { entry, result, axes });
+        } else {
+            return self.expected("`weight`, `kv`, `rows` or `result`");
+        }
+        Ok(())
+    }
+
+    /// `: axis over [tp], …`
+    fn placement(&mut self) -> Result<Placement, ParseError> {
+        self.sign(':')?;
+        let mut placement = Placement::new();
+        loop {
+            let (axis, over) = (self.name()?, self.mesh_axes()?);
+            self.insert_once(&mut placement, axis, over)?;
+            if !self.eat_sign(',') {
+                return Ok(placement);
+            }
+        }
+    }
+
+    fn scope(&mut self) -> Result<Scope, ParseError> {
+        if self.eat_word("model") {
+            Ok(Scope::Model)
+        } else if self.eat_word("layer") {
+            Ok(Scope::Layer)
+        } else {
+            self.expected("`model` or `layer`")
+        }
     }
 
     fn statement(&mut self, word: &str, facts: &mut Facts, extents: &mut Extents) -> Result<(), ParseError> {
@@ -78,7 +147,7 @@ impl Parser<'_> {
             "start" => facts.runtime.start = Some(self.number()?),
             "pad" => facts.runtime.pad = Some(self.number()?),
             other => {
-                let known = "file, dim, product, shard, option, layers, kv, weight, context, stop, start, pad, entry";
+                let known = "file, dim, product, shard, option, layers, kv, weight, context, stop, start, pad, mesh, place, relaxed, entry";
                 return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
             }
         }
@@ -117,13 +186,7 @@ impl Parser<'_> {
     }
 
     fn weight(&mut self, extents: &Extents) -> Result<Weight, ParseError> {
-        let scope = if self.eat_word("model") {
-            Scope::Model
-        } else if self.eat_word("layer") {
-            Scope::Layer
-        } else {
-            return self.expected("`model` or `layer`");
-        };
+        let scope = self.scope()?;
         let name = self.name()?;
         self.sign(':')?;
         let dtype = self.dtype()?;

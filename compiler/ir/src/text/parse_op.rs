@@ -21,6 +21,7 @@ impl Parser<'_> {
             "input" | "weight" | "literal" | "scalar" => self.leaf_op(&word),
             "call" | "match" | "layers" | "item" => self.structural_op(&word),
             "store" | "attend" | "linear" | "dot" => self.heavy_op(&word),
+            "all_reduce" | "all_gather" | "reduce_scatter" | "own" => self.mesh_op(&word),
             _ => self.row_op(&word),
         }
     }
@@ -29,7 +30,7 @@ impl Parser<'_> {
         self.advance();
         match word {
             "input" => Ok(Op::Input(self.name()?)),
-            "weight" => self.weight_ref().map(Op::Weight),
+            "weight" => self.weight_ref(0).map(Op::Weight),
             "literal" => Ok(Op::Literal(self.list('[', ']', Self::f32)?)),
             _ => Ok(Op::Scalar(self.const_expr(0)?)),
         }
@@ -85,6 +86,26 @@ impl Parser<'_> {
                 Ok(Op::Attend { kv, mask, scale, order: self.order()? })
             }
         }
+    }
+
+    fn mesh_op(&mut self, word: &str) -> Result<Op, ParseError> {
+        self.advance();
+        if word == "all_reduce" {
+            let over = self.mesh_axes()?;
+            return Ok(Op::AllReduce { over, order: self.order()? });
+        }
+        let (axis, over) = (self.name()?, self.mesh_axes()?);
+        Ok(match word {
+            "all_gather" => Op::AllGather { axis, over, into: self.after("into")? },
+            "reduce_scatter" => Op::ReduceScatter { axis, over, into: self.after("into")? },
+            _ => Op::Own { axis, over },
+        })
+    }
+
+    /// `over [tp, …]`
+    pub(super) fn mesh_axes(&mut self) -> Result<Vec<String>, ParseError> {
+        self.keyword("over")?;
+        self.list('[', ']', Self::name)
     }
 
     fn row_op(&mut self, word: &str) -> Result<Op, ParseError> {
@@ -153,12 +174,20 @@ impl Parser<'_> {
 
     fn order(&mut self) -> Result<Order, ParseError> {
         self.keyword("order")?;
-        for order in [Order::Any, Order::Fold, Order::Serial] {
-            if self.eat_word(order.word()) {
+        self.nested_order(0)
+    }
+
+    fn nested_order(&mut self, depth: usize) -> Result<Order, ParseError> {
+        for (word, order) in [("any", Order::Any), ("fold", Order::Fold), ("serial", Order::Serial)] {
+            if self.eat_word(word) {
                 return Ok(order);
             }
         }
-        self.expected("`any`, `fold` or `serial`")
+        if depth < Order::MAX_DEPTH && self.eat_word("split") {
+            let parts = self.number()?;
+            return Ok(Order::Split { parts, inner: Box::new(self.nested_order(depth + 1)?) });
+        }
+        self.expected("`any`, `fold`, `serial` or `split` with its parts and the order inside one")
     }
 
     fn kv_ref(&mut self) -> Result<KvRef, ParseError> {
@@ -171,7 +200,11 @@ impl Parser<'_> {
         }
     }
 
-    fn weight_ref(&mut self) -> Result<WeightRef, ParseError> {
+    /// What follows `weight`; packed weights may nest in a text, though no level allows it.
+    pub(super) fn weight_ref(&mut self, depth: usize) -> Result<WeightRef, ParseError> {
+        if depth > MAX_DEPTH {
+            return Err(self.error(format!("the weight is nested deeper than {MAX_DEPTH}")));
+        }
         if self.eat_word("model") {
             Ok(WeightRef::Model(self.name()?))
         } else if self.eat_word("layer") {
@@ -181,8 +214,11 @@ impl Parser<'_> {
         } else if self.eat_word("next") {
             let layer = self.name()?;
             Ok(WeightRef::Next { layer, last: self.after("else")? })
+        } else if self.eat_word("packed") {
+            let into = self.after("into")?;
+            Ok(WeightRef::Packed { into, parts: self.list('[', ']', |p| p.weight_ref(depth + 1))? })
         } else {
-            self.expected("`model`, `layer`, `first` or `next`")
+            self.expected("`model`, `layer`, `first`, `next` or `packed`")
         }
     }
 

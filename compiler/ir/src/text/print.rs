@@ -1,14 +1,15 @@
 //! Printing of the graph level.
 
 use super::name::{Extents, Name, extent_text, is_number, name_list};
-use crate::{Entry, Facts, Graph, Instance, KvRef, LayerKinds, Module, Op, ReduceOp, Scope, Span, TopWhat};
-use crate::{ValueId, Weight, WeightRef};
+use crate::{Entry, Facts, Graph, Instance, KvRef, LayerKinds, Module, Op, Placement, ReduceOp, Scope, Sharding};
+use crate::{Span, TopWhat, ValueId, Weight, WeightRef};
 use std::fmt::Write;
 
 /// Prints a whole module; with `spans`, every value and weight carries its place in the spec as a comment.
 pub fn print_module(module: &Module, spans: bool) -> String {
     let mut out = String::new();
     print_facts(&mut out, &module.facts, spans);
+    print_sharding(&mut out, module.sharding.as_ref(), &module.relaxations);
     for entry in &module.entries {
         out.push('\n');
         print_entry(&mut out, entry, &module.facts, spans);
@@ -79,13 +80,48 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
     }
 }
 
+/// The mesh, what lies where on it, and what was relaxed.
+pub(super) fn print_sharding(out: &mut String, sharding: Option<&Sharding>, relaxations: &[String]) {
+    if let Some(sharding) = sharding {
+        let axes: Vec<String> = sharding.mesh.axes().map(|(name, n)| format!("{} = {n}", Name(name))).collect();
+        put!(out, "mesh [{}]", axes.join(", "));
+        for weight in &sharding.weights {
+            let scope = scope_word(weight.scope);
+            put!(out, "place weight {scope} {}: {}", Name(&weight.name), placement_text(&weight.axes));
+        }
+        for (kind, axes) in &sharding.kv {
+            put!(out, "place kv {}: {}", Name(kind), placement_text(axes));
+        }
+        if !sharding.rows.is_empty() {
+            put!(out, "place rows: {}", placement_text(&sharding.rows));
+        }
+        for result in &sharding.results {
+            let (entry, name) = (Name(&result.entry), Name(&result.result));
+            put!(out, "place result {entry} {name}: {}", placement_text(&result.axes));
+        }
+    }
+    for relaxation in relaxations {
+        put!(out, "relaxed {}", Name(relaxation));
+    }
+}
+
+fn placement_text(placement: &Placement) -> String {
+    let words: Vec<String> =
+        placement.iter().map(|(axis, over)| format!("{} over {}", Name(axis), mesh_axes(over))).collect();
+    words.join(", ")
+}
+
+fn scope_word(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Model => "model",
+        Scope::Layer => "layer",
+    }
+}
+
 fn print_weight(out: &mut String, weight: &Weight, facts: &Facts, extents: &Extents, spans: bool) {
     let groups: Vec<String> =
         weight.axes.iter().map(|group| group.iter().map(|a| extents.axis(a)).collect::<Vec<_>>().join(" ")).collect();
-    let scope = match weight.scope {
-        Scope::Model => "model",
-        Scope::Layer => "layer",
-    };
+    let scope = scope_word(weight.scope);
     let mut line = format!("weight {scope} {}: {}[{}]", Name(&weight.name), weight.dtype, groups.join(", "));
     if weight.pinned {
         line.push_str(" pinned");
@@ -214,10 +250,7 @@ impl<'a> GraphPrinter<'a> {
 pub(super) fn op_text(op: &Op) -> String {
     match op {
         Op::Input(name) => format!("input {}", Name(name)),
-        Op::Weight(WeightRef::Model(name)) => format!("weight model {}", Name(name)),
-        Op::Weight(WeightRef::Layer(name)) => format!("weight layer {}", Name(name)),
-        Op::Weight(WeightRef::FirstLayer(name)) => format!("weight first {}", Name(name)),
-        Op::Weight(WeightRef::Next { layer, last }) => format!("weight next {} else {}", Name(layer), Name(last)),
+        Op::Weight(reference) => format!("weight {}", weight_text(reference)),
         Op::Literal(data) => {
             let words: Vec<String> = data.iter().map(|x| f32_text(*x)).collect();
             format!("literal [{}]", words.join(", "))
@@ -233,7 +266,7 @@ pub(super) fn op_text(op: &Op) -> String {
                 ReduceOp::Sum => "sum",
                 ReduceOp::Max => "max",
             };
-            format!("reduce {word} over {} order {}", Name(axis), order.word())
+            format!("reduce {word} over {} order {}", Name(axis), order)
         }
         Op::Top { k, axis, into, what } => {
             let word = match what {
@@ -253,17 +286,25 @@ pub(super) fn op_text(op: &Op) -> String {
         Op::Merge { into } => format!("merge into {}", Name(into)),
         Op::Rename { from, to } => format!("rename {} to {}", Name(from), Name(to)),
         Op::Linear { contract, order } => {
-            format!("linear over {} order {}", name_list(contract.iter().map(String::as_str)), order.word())
+            format!("linear over {} order {}", name_list(contract.iter().map(String::as_str)), order)
         }
-        Op::Dot { axis, order } => format!("dot over {} order {}", Name(axis), order.word()),
+        Op::Dot { axis, order } => format!("dot over {} order {}", Name(axis), order),
         Op::Store { kv } => format!("store {}", kv_text(kv)),
         Op::Attend { kv, mask, scale, order } => {
             let mask = match mask {
                 crate::Mask::Causal => "causal",
                 crate::Mask::All => "all",
             };
-            format!("attend {} mask {mask} scale {scale} order {}", kv_text(kv), order.word())
+            format!("attend {} mask {mask} scale {scale} order {}", kv_text(kv), order)
         }
+        Op::AllReduce { over, order } => format!("all_reduce over {} order {order}", mesh_axes(over)),
+        Op::AllGather { axis, over, into } => {
+            format!("all_gather {} over {} into {}", Name(axis), mesh_axes(over), Name(into))
+        }
+        Op::ReduceScatter { axis, over, into } => {
+            format!("reduce_scatter {} over {} into {}", Name(axis), mesh_axes(over), Name(into))
+        }
+        Op::Own { axis, over } => format!("own {} over {}", Name(axis), mesh_axes(over)),
         Op::Call(block) => format!("call {}", Name(block)),
         Op::Match { column, arms } => {
             let arms: Vec<String> =
@@ -272,6 +313,24 @@ pub(super) fn op_text(op: &Op) -> String {
         }
         Op::Layers { block, carried } => format!("layers {} carried {carried}", Name(block)),
         Op::Item(index) => format!("item {index}"),
+    }
+}
+
+fn mesh_axes(axes: &[String]) -> String {
+    name_list(axes.iter().map(String::as_str))
+}
+
+/// A weight as its reference names it.
+pub(super) fn weight_text(reference: &WeightRef) -> String {
+    match reference {
+        WeightRef::Model(name) => format!("model {}", Name(name)),
+        WeightRef::Layer(name) => format!("layer {}", Name(name)),
+        WeightRef::FirstLayer(name) => format!("first {}", Name(name)),
+        WeightRef::Next { layer, last } => format!("next {} else {}", Name(layer), Name(last)),
+        WeightRef::Packed { into, parts } => {
+            let parts: Vec<String> = parts.iter().map(weight_text).collect();
+            format!("packed into {} [{}]", Name(into), parts.join(", "))
+        }
     }
 }
 

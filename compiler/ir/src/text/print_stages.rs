@@ -1,8 +1,8 @@
 //! Printing of the model, kernel and plan levels, for reading.
 
 use super::name::Name;
-use super::print::{GraphPrinter, kinds_text, print_facts, print_instances, put};
-use crate::{BucketPlan, Buffer, KernelEntry, KernelGraph, KernelModule, Launch, Model, Place, Plan};
+use super::print::{weight_text, GraphPrinter, kinds_text, print_facts, print_instances, print_sharding, put};
+use crate::{Anatomy, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Layout, Model, Place, Plan, Region, ValueId};
 use std::fmt::Write;
 
 /// Prints a model: facts, blocks, entries.
@@ -26,6 +26,14 @@ pub fn print_model(model: &Model, spans: bool) -> String {
 pub fn print_kernels(module: &KernelModule, spans: bool) -> String {
     let mut out = String::new();
     print_facts(&mut out, &module.facts, spans);
+    print_sharding(&mut out, module.sharding.as_ref(), &module.relaxations);
+    for chosen in &module.layouts {
+        let layout = match chosen.layout {
+            Layout::RowMajor => "row_major".to_owned(),
+            Layout::Interleaved { parts, granule } => format!("interleaved {parts} by {granule}"),
+        };
+        put!(out, "layout {}: {layout}", weight_text(&chosen.weight));
+    }
     for entry in &module.entries {
         put!(out, "\nentry {} {{", Name(&entry.name));
         for graph in &entry.graphs {
@@ -44,17 +52,35 @@ fn print_kernel_graph(out: &mut String, graph: &KernelGraph, module: &KernelModu
     let printer = GraphPrinter::new(&graph.graph, &module.facts, spans);
     let kinds = if graph.kinds.is_empty() { String::new() } else { format!(" {{{}}}", kinds_text(&graph.kinds)) };
     printer.open(out, &format!("graph {}{kinds}", Name(&graph.name)), "  ");
+    let mut line = 0;
+    let mut text = |id: ValueId| {
+        let moved = id.0 != line && graph.graph.node(id).name.is_some();
+        line += 1;
+        if moved { format!("at {} {}", id.0, printer.line(id)) } else { printer.line(id) }
+    };
     for id in graph.graph.ids().filter(|v| graph.graph.node(*v).op.is_leaf()) {
-        put!(out, "    {}", printer.line(id));
+        put!(out, "    {}", text(id));
     }
     for region in &graph.regions {
-        put!(out, "    region {} {} {{", Name(&region.name), region.kind.word());
+        put!(out, "    region {} {} {{{}", Name(&region.name), region.kind.word(), spaces(&graph.graph, region));
         for id in &region.values {
-            put!(out, "      {}", printer.line(*id));
+            put!(out, "      {}", text(*id));
         }
         put!(out, "    }}");
     }
     put!(out, "  }}");
+}
+
+/// The rows of a region of several operations, strand by strand, as a comment.
+fn spaces(graph: &Graph, region: &Region) -> String {
+    if region.values.len() < 2 {
+        return String::new();
+    }
+    let Ok(anatomy) = Anatomy::of(graph, &region.values) else { return String::new() };
+    let mut rows: Vec<String> = anatomy.strands.iter().map(|s| s.rows.join(", ").escape_debug().to_string()).collect();
+    rows.dedup();
+    let rows: Vec<String> = rows.iter().map(|r| format!("[{r}]")).collect();
+    if rows.is_empty() { String::new() } else { format!("  ; rows {}", rows.join(" ")) }
 }
 
 /// Prints a plan: cache layouts, then per bucket the shared values, the memory map of each program and its launches.
@@ -112,26 +138,32 @@ fn print_bucket(out: &mut String, plan: &BucketPlan, entry: &KernelEntry) {
     for (program, graph) in plan.programs.iter().zip(&entry.graphs) {
         put!(out, "    program {} {{", Name(&program.graph));
         // A damaged plan may speak of values that the graph does not have; they print as numbers.
-        let value = |id: crate::ValueId| match graph.graph.ids().nth(id.0 as usize) {
+        let value = |id: ValueId| match graph.graph.ids().nth(id.0 as usize) {
             Some(id) => graph.graph.node(id).name.as_ref().map_or_else(|| id.to_string(), |n| format!("%{}", Name(n))),
             None => id.to_string(),
         };
-        for launch in &program.launches {
+        for (number, launch) in program.launches.iter().enumerate() {
             match launch {
-                Launch::Region { region, kernel } => {
+                Launch::Region { region, kernel, variant, reads, dependent } => {
                     let name = graph.regions.get(*region).map_or("?", |r| r.name.as_str());
                     let values = graph.regions.get(*region).map_or(&[][..], |r| &r.values);
                     let places: Vec<String> = values
                         .iter()
-                        .map(|v| match program.places.get(v.0 as usize) {
-                            Some(Place::Arena(buffer)) => format!("{} {}", value(*v), buffer_text(buffer)),
-                            Some(Place::Alias(of)) => format!("{} as {}", value(*v), value(*of)),
-                            Some(Place::Elsewhere) | None => format!("{} elsewhere", value(*v)),
+                        .filter_map(|v| match program.places.get(v.0 as usize) {
+                            Some(Place::Arena(buffer)) => Some(format!("{} {}", value(*v), buffer_text(buffer))),
+                            Some(Place::Alias(of)) => Some(format!("{} as {}", value(*v), value(*of))),
+                            Some(Place::Inside) => None,
+                            Some(Place::Elsewhere) | None => Some(format!("{} elsewhere", value(*v))),
                         })
                         .collect();
-                    put!(out, "      {} {} -> {}", kernel.word(), Name(name), places.join(", "));
+                    let variant = if variant.word().is_empty() { String::new() } else { format!(" {}", variant.word()) };
+                    let reads: Vec<String> = reads.iter().map(usize::to_string).collect();
+                    let reads = if reads.is_empty() { String::new() } else { format!(" after {}", reads.join(" ")) };
+                    let early = if *dependent { " early" } else { "" };
+                    let head = format!("{}{variant} {}{reads}{early}", kernel.word(), Name(name));
+                    put!(out, "      {number} {head} -> {}", places.join(", "));
                 }
-                Launch::Move { from, to } => put!(out, "      move {} -> shared {}", value(*from), Name(to)),
+                Launch::Move { from, to } => put!(out, "      {number} move {} -> shared {}", value(*from), Name(to)),
             }
         }
         put!(out, "    }}");

@@ -67,7 +67,10 @@ fn const_expr() -> impl Strategy<Value = ConstExpr> {
 }
 
 fn order() -> impl Strategy<Value = Order> {
-    proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial])
+    let leaf = proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial]);
+    leaf.prop_recursive(3, 3, 1, |inner| {
+        (any::<u64>(), inner).prop_map(|(parts, inner)| Order::Split { parts, inner: Box::new(inner) })
+    })
 }
 
 fn kv() -> impl Strategy<Value = KvRef> {
@@ -119,6 +122,10 @@ fn other_op() -> impl Strategy<Value = Op> {
         (name(), order()).prop_map(|(axis, order)| Op::Dot { axis, order }),
         kv().prop_map(|kv| Op::Store { kv }),
         (kv(), mask, const_expr(), order()).prop_map(|(kv, mask, scale, order)| Op::Attend { kv, mask, scale, order }),
+        (vec(name(), 0..3), order()).prop_map(|(over, order)| Op::AllReduce { over, order }),
+        (name(), vec(name(), 0..3), name()).prop_map(|(axis, over, into)| Op::AllGather { axis, over, into }),
+        (name(), vec(name(), 0..3), name()).prop_map(|(axis, over, into)| Op::ReduceScatter { axis, over, into }),
+        (name(), vec(name(), 0..3)).prop_map(|(axis, over)| Op::Own { axis, over }),
         name().prop_map(Op::Call),
         (name(), vec((name(), name()), 0..3)).prop_map(|(column, arms)| Op::Match { column, arms }),
         (name(), 0usize..9).prop_map(|(block, carried)| Op::Layers { block, carried }),
@@ -230,8 +237,27 @@ fn entry() -> impl Strategy<Value = Entry> {
     })
 }
 
+fn placement() -> impl Strategy<Value = Placement> {
+    vec((name(), vec(name(), 0..3)), 1..3).prop_map(|axes| axes.into_iter().collect())
+}
+
+fn sharding() -> impl Strategy<Value = Sharding> {
+    let mesh = vec((name(), 1u64..5), 0..3)
+        .prop_map(|axes| axes.into_iter().collect::<IndexMap<_, _>>())
+        .prop_map(|axes| Mesh::new(axes).expect("few ranks"));
+    let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
+    let weight = (scope, name(), placement()).prop_map(|(scope, name, axes)| PlacedWeight { scope, name, axes });
+    let kv = vec((name(), placement()), 0..3).prop_map(|kv| kv.into_iter().collect::<IndexMap<_, _>>());
+    let result =
+        (name(), name(), placement()).prop_map(|(entry, result, axes)| Placed { entry, result, axes });
+    (mesh, vec(weight, 0..3), kv, option::of(placement()), vec(result, 0..2)).prop_map(
+        |(mesh, weights, kv, rows, results)| Sharding { mesh, weights, kv, rows: rows.unwrap_or_default(), results },
+    )
+}
+
 fn module() -> impl Strategy<Value = Module> {
-    (facts(), vec(entry(), 0..3)).prop_map(|(facts, entries)| Module { facts, entries })
+    (facts(), option::of(sharding()), vec(name(), 0..2), vec(entry(), 0..3))
+        .prop_map(|(facts, sharding, relaxations, entries)| Module { facts, sharding, relaxations, entries })
 }
 
 proptest! {
@@ -273,6 +299,9 @@ proptest! {
 
 #[test]
 fn nesting_is_bounded() {
+    let split = "module m act f32 entry e { graph first () -> () { %x: f32[] = dot over n order ".to_owned()
+        + &"split 2 ".repeat(100_000);
+    assert!(parse_module(&split).unwrap_err().message.contains("`split` with its parts"));
     for (open, head) in [("(", "%x: "), ("(", "%x: f32[] = scalar "), ("neg(", "%x: f32[] = scalar ")] {
         let deep = open.repeat(100_000);
         let text = format!("module m act f32 entry e {{ graph first () -> () {{ {head}{deep}");

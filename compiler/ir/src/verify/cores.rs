@@ -65,7 +65,7 @@ pub(super) fn dot(operands: &Operands<'_>, result: &TensorType, axis: &str) -> R
 }
 
 /// The cache kinds that a reference may mean.
-fn kinds<'a>(kv: &KvRef, facts: &'a Facts, level: Level) -> Result<Vec<&'a KvKind>, String> {
+fn kinds<'a>(kv: &KvRef, facts: &'a Facts, level: Level<'_>) -> Result<Vec<&'a KvKind>, String> {
     match kv {
         KvRef::Kind(name) => {
             facts.kv_kind(name).map(|k| vec![k]).ok_or_else(|| format!("there is no cache kind `{name}`"))
@@ -97,7 +97,7 @@ pub(super) fn store(
     result: &Type,
     kv: &KvRef,
     facts: &Facts,
-    level: Level,
+    level: Level<'_>,
 ) -> Result<(), String> {
     operands.count(3)?;
     let (k, v) = (operands.tensor(0)?, operands.tensor(1)?);
@@ -119,7 +119,7 @@ pub(super) fn attend(
     result: &TensorType,
     kv: &KvRef,
     facts: &Facts,
-    level: Level,
+    level: Level<'_>,
 ) -> Result<(), String> {
     let sunk = operands.ids.len() == 4;
     operands.count(if sunk { 4 } else { 3 })?;

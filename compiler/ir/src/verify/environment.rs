@@ -2,17 +2,39 @@
 
 use super::graph::{self, axes, shown};
 use super::operation::Level;
-use super::{Report, VerifyError};
-use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Type, WeightRef};
+use super::{Report, VerifyError, sharding};
+use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Sharding, Type, WeightRef};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 pub(super) fn verify(module: &Module) -> Result<(), Vec<VerifyError>> {
     let mut report = Report::default();
     facts(&module.facts, &mut report);
+    let view = View::new(&module.facts, module.sharding.as_ref(), &mut report);
     for entry in &module.entries {
-        verify_entry(entry, &module.facts, &mut report);
+        verify_entry(entry, &view, &mut report);
     }
     report.finish()
+}
+
+/// Facts as the graphs of a level see them.
+pub(super) struct View<'m> {
+    whole: &'m Facts,
+    seen: Cow<'m, Facts>,
+    sharding: Option<&'m Sharding>,
+}
+
+impl<'m> View<'m> {
+    /// Checks the sharding, if there is one.
+    pub(super) fn new(whole: &'m Facts, sharding: Option<&'m Sharding>, report: &mut Report) -> Self {
+        let Some(placed) = sharding else { return View { whole, seen: Cow::Borrowed(whole), sharding } };
+        sharding::verify(whole, placed, report);
+        View { whole, seen: Cow::Owned(sharding::seen_by_graphs(whole, placed)), sharding }
+    }
+
+    fn level(&self) -> Level<'m> {
+        self.sharding.map_or(Level::Graph, |sharding| Level::Sharded(sharding, self.whole))
+    }
 }
 
 /// Names are unique, lengths consistent, cached layers exist.
@@ -45,14 +67,18 @@ pub(super) fn facts(facts: &Facts, report: &mut Report) {
 }
 
 /// Checks an entry; returns whether its graphs allow further questions.
-pub(super) fn verify_entry(entry: &Entry, facts: &Facts, report: &mut Report) -> bool {
+pub(super) fn verify_entry(entry: &Entry, view: &View<'_>, report: &mut Report) -> bool {
+    let facts: &Facts = &view.seen;
     let mut whole = true;
     for (name, graph) in entry.graphs() {
         let place = format!("{} {name}", entry.name);
-        whole &= graph::verify(graph, facts, Level::Graph, &place, report);
+        whole &= graph::verify(graph, facts, view.level(), &place, report);
     }
     if !whole {
         return false;
+    }
+    if let Some(placed) = view.sharding {
+        sharding::verify_entry(entry, view.whole, placed, report);
     }
     leaves(&entry.first, Role::First, &format!("{} first", entry.name), report);
     leaves(&entry.last, Role::Last, &format!("{} last", entry.name), report);
@@ -78,8 +104,11 @@ enum Role {
 fn leaves(graph: &Graph, role: Role, place: &str, report: &mut Report) {
     for id in graph.ids() {
         let legal = match &graph.node(id).op {
-            Op::Weight(WeightRef::Layer(_) | WeightRef::Next { .. }) => role == Role::Class,
-            Op::Weight(WeightRef::FirstLayer(_)) => role == Role::First,
+            Op::Weight(reference) => reference.parts().iter().all(|part| match part {
+                WeightRef::Layer(_) | WeightRef::Next { .. } => role == Role::Class,
+                WeightRef::FirstLayer(_) => role == Role::First,
+                WeightRef::Model(_) | WeightRef::Packed { .. } => true,
+            }),
             Op::Scalar(expr) => role == Role::Class || !expr.uses_layer(),
             Op::Attend { scale, .. } => role == Role::Class || !scale.uses_layer(),
             _ => true,
@@ -105,8 +134,8 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
             report.add("V0203", &place, message);
         }
     }
-    for id in entry.first.ids() {
-        let Op::Weight(WeightRef::FirstLayer(name)) = &entry.first.node(id).op else { continue };
+    for reference in weights(&entry.first) {
+        let WeightRef::FirstLayer(name) = reference else { continue };
         match entry.instances.first() {
             Some(first) => has_weight(name, first.layer, facts, &entry.name, report),
             None => report.add("V0203", &entry.name, format!("reads the first layer's `{name}` and runs no layer")),
@@ -121,11 +150,20 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
 }
 
 fn next_weights(graph: &Graph, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
-    for id in graph.ids() {
-        if let Op::Weight(WeightRef::Next { layer: name, .. }) = &graph.node(id).op {
+    for reference in weights(graph) {
+        if let WeightRef::Next { layer: name, .. } = reference {
             has_weight(name, layer, facts, entry, report);
         }
     }
+}
+
+/// Every weight that a graph reads, alone or packed.
+fn weights(graph: &Graph) -> impl Iterator<Item = &WeightRef> {
+    let packed = graph.ids().filter_map(|id| match &graph.node(id).op {
+        Op::Weight(reference) => Some(reference.parts()),
+        _ => None,
+    });
+    packed.flatten()
 }
 
 fn has_weight(name: &str, layer: usize, facts: &Facts, entry: &str, report: &mut Report) {
@@ -138,10 +176,14 @@ fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
     let mut lacks = Vec::new();
     for id in class.graph.ids() {
         match &class.graph.node(id).op {
-            Op::Weight(WeightRef::Layer(name))
-                if !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w)) =>
-            {
-                lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
+            Op::Weight(reference) => {
+                for part in reference.parts() {
+                    if let WeightRef::Layer(name) = part
+                        && !facts.weight(Scope::Layer, name).is_some_and(|w| facts.layer_has(layer, w))
+                    {
+                        lacks.push(format!("has no weight `{name}`, which `{}` reads", class.name));
+                    }
+                }
             }
             Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. }
                 if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) =>

@@ -14,7 +14,7 @@ pub(super) fn shown(graph: &Graph, id: ValueId) -> String {
 }
 
 /// Checks form, types and operations; returns whether the form allows further questions.
-pub(super) fn verify(graph: &Graph, facts: &Facts, level: Level, place: &str, report: &mut Report) -> bool {
+pub(super) fn verify(graph: &Graph, facts: &Facts, level: Level<'_>, place: &str, report: &mut Report) -> bool {
     if let Some(broken) = graph.broken_structure() {
         report.add("V0201", place, broken);
         return false;
@@ -53,7 +53,7 @@ pub(super) fn verify(graph: &Graph, facts: &Facts, level: Level, place: &str, re
     true
 }
 
-fn ty(ty: &Type, facts: &Facts, level: Level) -> Result<(), String> {
+fn ty(ty: &Type, facts: &Facts, level: Level<'_>) -> Result<(), String> {
     match ty {
         Type::Tensor(tensor) => axes(&tensor.axes, facts),
         Type::Cache => Ok(()),

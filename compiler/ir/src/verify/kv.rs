@@ -7,7 +7,8 @@ use crate::{Axis, DType, Extent, KernelModule, KvKind, KvLayout, KvRef, Op};
 /// Every layout against its kind: layers and window, heads and their elements, the format that is stored, and places of
 /// its own for every element of a page.
 pub(super) fn verify(layouts: &[KvLayout], kernels: &KernelModule, report: &mut Report) {
-    let kv = &kernels.facts.kv;
+    let facts = kernels.local_facts();
+    let kv = &facts.kv;
     let kinds_match = layouts.iter().map(|l| &l.kind).eq(kv.iter().map(|k| &k.name));
     report.check(kinds_match, CODE, "kv", || "its kinds are not those of the model".to_owned());
     for (layout, kind) in layouts.iter().zip(kv) {

@@ -3,6 +3,7 @@
 //! A broken rule is a defect of the compiler, or damage to a file of an artifact; a user's mistake is found earlier,
 //! by the front end, and reported with its place in the spec.
 
+mod collectives;
 mod cores;
 mod environment;
 mod graph;
@@ -12,6 +13,7 @@ mod model;
 mod operation;
 mod plan;
 mod shapes;
+mod sharding;
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ pub struct VerifyError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 6] = [
+pub const CODES: [(&str, &str, &str); 7] = [
     ("V0101", "text that is no module", "The text form of a graph level has a syntax error at the place named."),
     (
         "V0201",
@@ -57,6 +59,11 @@ pub const CODES: [(&str, &str, &str); 6] = [
         "V0205",
         "a plan is inconsistent",
         "A buffer leaves the arena or shares bytes with another that is alive, a launch reads what nobody made, or the plan does not belong to its kernel level.",
+    ),
+    (
+        "V0206",
+        "a sharding does not fit its model",
+        "A placement names a weight, cache, axis or mesh axis that does not exist, a length does not come out even over the ranks, or a value has a length that no placement gives it.",
     ),
 ];
 
@@ -87,6 +94,13 @@ pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
 ///   them defines or what the entry is given, and one name has one type everywhere;
 /// * instances name existing classes and layers, and a layer has every weight that its class reads;
 /// * a cache that is stored to or attended in a class covers all layers of the class.
+///
+/// With a sharding, types are those of one rank, and
+///
+/// * placements name weights, caches, results and mesh axes that exist; no two axes of a value lie on one mesh axis;
+/// * parts come out even, or several ranks share an element;
+/// * weights and caches have the axes of a rank's part; an axis that is spread somewhere has its whole or a part's length;
+/// * collectives stand only here, and over axes of the mesh.
 pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
     environment::verify(module)
 }
@@ -97,7 +111,9 @@ pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
 /// * every operation that is no leaf is in exactly one region, every leaf in none;
 /// * a region's name is unique in its graph and its operations ascend;
 /// * regions that a region reads stand before it;
-/// * operations fit the kind: `view` holds views only, a heavy kind holds one operation of its own, `rows` none of them.
+/// * operations make a region, as the rules of [`crate::Anatomy::of`] have it, and one of the kind that the region names;
+/// * what is computed before a product or attention is used there alone;
+/// * a weight has one layout; only packed weights of equal parts interleave.
 pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     kernels::verify(module)
 }
@@ -107,12 +123,15 @@ pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
 /// * entries, instances, graphs and cache kinds match; buckets ascend by tokens;
 /// * every buffer starts at a multiple of 64, ends inside the bucket's arena, is large enough for the bucket's largest step and has
 ///   the value's dtype; the plan's arena is as large as the largest bucket's;
+/// * a value that its region alone reads has no place, every other one has;
 /// * shared values do not overlap; a local value overlaps no shared one, and no local one that is alive with it: from
-///   the launch that makes it to the last that reads it or a view of it;
+///   the launch that makes it to the last that reads it or a view of it; save one that ends in the launch that makes it
+///   and that the region may write over, row by row ([`crate::Anatomy::overwrites`]);
 /// * an output lies in its shared place, made there after the last launch that reads the old content (or by it, element
-///   by element), or is moved there at the end;
+///   row), or is moved there at the end;
 /// * a view is an alias of the value it views, weights and caches lie elsewhere;
-/// * launches are the regions that are no views, in order, followed by moves; each reads only what was made before;
+/// * launches are the regions that are no views, in order, followed by moves; each reads only what was made before, and names the launches
+///   that it reads from; one that starts early has a kernel before it;
 /// * cache layouts keep layers, tokens, heads and values of one page apart.
 pub fn verify_plan(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     plan::verify(plan, kernels)

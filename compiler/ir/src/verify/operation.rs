@@ -1,14 +1,18 @@
 //! Type rules of operations: leaves, element-wise operations, and dispatch to the others.
 
+use super::collectives;
 use super::cores;
 use super::shapes;
-use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Scope, TensorType, Type, Unary, ValueId, WeightRef};
+use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Order, Scope, Sharding, TensorType, Type, Unary, ValueId};
+use crate::WeightRef;
 
 /// The level that a graph stands at: some operations are legal at one only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Level<'s> {
     Model,
     Graph,
+    /// With the facts of the whole model.
+    Sharded(&'s Sharding, &'s Facts),
 }
 
 /// The tensors among the operands, with their number checked.
@@ -37,7 +41,7 @@ impl<'a> Operands<'a> {
 }
 
 /// Checks one node.
-pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level) -> Result<(), String> {
+pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<'_>) -> Result<(), String> {
     let node = graph.node(id);
     let operands = Operands { graph, ids: graph.operands(id) };
     if node.op.is_structural() {
@@ -57,6 +61,17 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level)
         return cores::store(&operands, &node.ty, kv, facts, level);
     }
     let result = node.ty.tensor().ok_or_else(|| "the result is a tensor".to_owned())?;
+    if node.op.is_sharded() {
+        return match level {
+            Level::Sharded(sharding, whole) => {
+                collectives::collective(&node.op, &operands, result, whole, &sharding.mesh)
+            }
+            Level::Model | Level::Graph => Err("means something only on a mesh".to_owned()),
+        };
+    }
+    if let Some(order) = node.op.order() {
+        parts(order, 0)?;
+    }
     match &node.op {
         Op::Weight(reference) => weight(reference, result, facts),
         Op::Literal(data) => literal(data, result),
@@ -83,16 +98,67 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level)
     }
 }
 
-fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(), String> {
-    let check = |scope: Scope, name: &str| match facts.weight(scope, name) {
-        Some(weight) => same(result, &weight.ty()),
-        None => Err(format!("there is no weight `{name}` of this scope")),
-    };
-    match reference {
-        WeightRef::Model(name) => check(Scope::Model, name),
-        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => check(Scope::Layer, name),
-        WeightRef::Next { layer, last } => check(Scope::Layer, layer).and_then(|()| check(Scope::Model, last)),
+/// A sum is cut into a bounded number of parts, nested to a bounded depth.
+pub(super) fn parts(order: &Order, depth: usize) -> Result<(), String> {
+    match order {
+        Order::Any | Order::Fold | Order::Serial => Ok(()),
+        Order::Split { parts: 0, .. } => Err("cuts a sum into 0 parts".to_owned()),
+        Order::Split { .. } if depth >= Order::MAX_DEPTH => Err("cuts parts of a sum too often".to_owned()),
+        Order::Split { inner, .. } => parts(inner, depth + 1),
     }
+}
+
+fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(), String> {
+    match reference {
+        WeightRef::Packed { into, parts } => packed(into, parts, result, facts),
+        WeightRef::Next { last, .. } => {
+            same(result, &plain_weight(reference, facts)?)?;
+            same(result, &plain_weight(&WeightRef::Model(last.clone()), facts)?)
+        }
+        plain => same(result, &plain_weight(plain, facts)?),
+    }
+}
+
+/// Type of a weight that is not packed; of one that stands for two, the layer's.
+fn plain_weight(reference: &WeightRef, facts: &Facts) -> Result<TensorType, String> {
+    let (scope, name) = match reference {
+        WeightRef::Model(name) => (Scope::Model, name),
+        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => (Scope::Layer, name),
+        WeightRef::Next { layer, .. } => (Scope::Layer, layer),
+        WeightRef::Packed { .. } => return Err("packs what is packed already".to_owned()),
+    };
+    let found = facts.weight(scope, name).ok_or_else(|| format!("there is no weight `{name}` of this scope"))?;
+    Ok(found.ty())
+}
+
+/// Each part has the axes before `into` in front, those after it at the end, and one or more between; what is between
+/// adds up to the length of `into`.
+fn packed(into: &str, parts: &[WeightRef], result: &TensorType, facts: &Facts) -> Result<(), String> {
+    let at = result.axis(into).ok_or_else(|| format!("the packed weight has no axis `{into}`"))?;
+    let (front, end) = (&result.axes[..at], &result.axes[at + 1..]);
+    if parts.len() < 2 {
+        return Err(format!("packs {} weights; two or more make a packed one", parts.len()));
+    }
+    let mut length = 0u64;
+    for part in parts {
+        let ty = plain_weight(part, facts)?;
+        if matches!(part, WeightRef::Next { .. }) {
+            return Err("packs a weight that stands for two".to_owned());
+        }
+        let between = ty.axes.len().checked_sub(front.len() + end.len()).filter(|n| *n > 0);
+        let joined = between.and_then(|n| ty.axes.get(at..at + n));
+        let fits = ty.axes.starts_with(front) && ty.axes.ends_with(end) && ty.dtype == result.dtype;
+        let (Some(joined), true) = (joined, fits) else {
+            return Err(format!("packs {} into {}", long(&ty), long(result)));
+        };
+        let rows = joined.iter().try_fold(1u64, |n, axis| match axis.extent {
+            Extent::Fixed(m) => n.checked_mul(m),
+            Extent::Rows => None,
+        });
+        length = rows.and_then(|n| length.checked_add(n)).ok_or_else(|| format!("packs rows of {}", long(&ty)))?;
+    }
+    let declared = result.axes.get(at).map(|a| a.extent);
+    if declared == Some(Extent::Fixed(length)) { Ok(()) } else { Err(format!("packs {length} rows into {}", long(result))) }
 }
 
 /// Data fill the axes; every number is one of the dtype.

@@ -2,7 +2,7 @@
 
 use super::{Report, VerifyError};
 use crate::{
-    Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, Launch, Op, Place, Plan,
+    Anatomy, Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, Launch, Place, Plan,
     Program, Type, ValueId,
 };
 use std::collections::HashMap;
@@ -52,9 +52,10 @@ fn verify_bucket(plan: &BucketPlan, entry: &KernelEntry, report: &mut Report) {
     }
     let names = plan.programs.iter().map(|p| &p.graph).eq(entry.graphs.iter().map(|g| &g.name));
     report.check(names, CODE, &place, || "its programs are not the graphs of the kernel level".to_owned());
-    for (program, graph) in plan.programs.iter().zip(&entry.graphs) {
+    for (index, (program, graph)) in plan.programs.iter().zip(&entry.graphs).enumerate() {
         let place = format!("{place} {}", program.graph);
-        ProgramCheck { plan, program, kernel_graph: graph, place: &place, report: &mut *report }.verify();
+        let leaving = graph.leaving();
+        ProgramCheck { plan, program, kernel_graph: graph, place: &place, leaving, first: index == 0, report: &mut *report }.verify();
     }
 }
 
@@ -72,6 +73,9 @@ struct ProgramCheck<'a> {
     program: &'a Program,
     kernel_graph: &'a KernelGraph,
     place: &'a str,
+    leaving: Vec<bool>,
+    /// Whether the program is the first of a step.
+    first: bool,
     report: &'a mut Report,
 }
 
@@ -123,6 +127,14 @@ impl ProgramCheck<'_> {
                 let fits = node.op.is_view() && *of == viewed;
                 if fits { Ok(()) } else { Err(format!("is an alias of {of} and a view of {viewed}")) }
             }
+            Place::Inside => {
+                let inside = node.ty.tensor().is_some() && !node.op.is_leaf() && !node.op.is_view();
+                if inside && !self.leaving[id.0 as usize] {
+                    Ok(())
+                } else {
+                    Err("is read outside its region and has no place".to_owned())
+                }
+            }
             Place::Elsewhere => {
                 let elsewhere = (node.op.is_leaf() && graph.input_name(id).is_none()) || node.ty == Type::Cache;
                 if elsewhere { Ok(()) } else { Err("has no place in the arena".to_owned()) }
@@ -171,14 +183,28 @@ impl ProgramCheck<'_> {
         let mut lives = Lives::default();
         for (launch, step) in self.program.launches.iter().enumerate() {
             match step {
-                Launch::Region { region, kernel } => {
+                Launch::Region { region, kernel, reads, dependent, .. } => {
                     found.push((*region, *kernel));
                     let values = kernel_graph.regions.get(*region).map_or(&[][..], |r| &r.values);
+                    let mut from: Vec<usize> = Vec::new();
                     for id in values {
                         lives.made.insert(*id, launch);
-                        for operand in kernel_graph.graph.operands(*id) {
-                            lives.read.insert(self.root_in_graph(operand), launch);
+                        let viewed = kernel_graph.graph.node(*id).op.is_view();
+                        for operand in kernel_graph.graph.operands(*id).into_iter().filter(|_| !viewed) {
+                            let root = self.root_in_graph(operand);
+                            lives.read.insert(root, launch);
+                            from.extend(lives.made.get(&root).filter(|made| **made < launch));
                         }
+                    }
+                    from.sort_unstable();
+                    from.dedup();
+                    if from != *reads {
+                        self.fail(format!("launch {launch} reads what launches {from:?} make, the plan says {reads:?}"));
+                    }
+                    let behind_move = launch > 0 && matches!(self.program.launches[launch - 1], Launch::Move { .. });
+                    let first_of_all = launch == 0 && self.first;
+                    if *dependent && (behind_move || first_of_all) {
+                        self.fail(format!("launch {launch} starts early and no kernel is before it"));
                     }
                 }
                 Launch::Move { from, to } if !kernel_graph.graph.outputs.contains(&(to.clone(), *from)) => {
@@ -212,6 +238,9 @@ impl ProgramCheck<'_> {
         ids.sort_unstable();
         for (id, made) in ids {
             let Place::Arena(buffer) = self.program.places[id.0 as usize] else { continue };
+            if !self.leaving[id.0 as usize] {
+                self.fail(format!("{id} has a place and is read inside its region alone"));
+            }
             let is_output = self
                 .kernel_graph
                 .graph
@@ -226,7 +255,11 @@ impl ProgramCheck<'_> {
                 self.fail(format!("{id} overlaps shared `{name}`"));
             }
             for (other, b, other_made, other_read) in &locals {
-                if overlap(&buffer, b) && made <= other_read && other_made <= &read {
+                let together = made <= other_read && other_made <= &read;
+                // The one that ends in the launch that makes the other may be written over by it.
+                let passed_on = (other_read == made && self.overwrites(*other, *id))
+                    || (read == *other_made && self.overwrites(*id, *other));
+                if overlap(&buffer, b) && together && !(passed_on && buffer.offset_bytes == b.offset_bytes) {
                     self.report.add(CODE, self.place, format!("{id} and {other} overlap and are alive together"));
                 }
             }
@@ -261,23 +294,19 @@ impl ProgramCheck<'_> {
             };
             let old = graph.inputs.iter().copied().find(|v| graph.input_name(*v) == Some(name));
             let Some((old, read)) = old.and_then(|v| Some((v, *lives.read.get(&v)?))) else { continue };
-            let by_element = read == written && moved.is_none() && self.element_wise(root, old);
-            if read > written || (read == written && !by_element) {
+            let passed_on = read == written && moved.is_none() && self.overwrites(old, root);
+            if read > written || (read == written && !passed_on) {
                 self.fail(format!("output `{name}` is written at launch {written}, its old value read at {read}"));
             }
         }
     }
 
-    /// Whether the operation reads the old value only at the element that it then writes.
-    fn element_wise(&self, id: ValueId, old: ValueId) -> bool {
+    /// Whether the region that makes `new` may write it where `old` lies, which it reads.
+    fn overwrites(&self, old: ValueId, new: ValueId) -> bool {
         let graph = self.graph();
-        let by_element =
-            matches!(graph.node(id).op, Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_));
-        let reads = graph.operands(id).into_iter().filter(|v| self.root_in_graph(*v) == old);
-        by_element
-            && reads.map(|v| graph.tensor(v)).all(|t| match (t, graph.tensor(id)) {
-                (Some(a), Some(b)) => a.axes == b.axes && a.dtype.bytes() == b.dtype.bytes(),
-                _ => false,
-            })
+        let viewed = graph.users(old).into_iter().any(|u| graph.node(u).op.is_view());
+        let region = self.kernel_graph.regions.iter().find(|r| r.values.contains(&new));
+        let anatomy = region.and_then(|r| Anatomy::of(graph, &r.values).ok());
+        !viewed && anatomy.is_some_and(|a| a.overwrites(graph, old, new))
     }
 }

@@ -18,10 +18,9 @@ use targets::Target;
 /// One layout per cache kind, in the order of the facts.
 pub(super) fn layouts(kernels: &KernelModule, target: &Target) -> Result<Vec<KvLayout>, PassError> {
     let dtype = target.kv.dtype.resolve(kernels.facts.act);
-    kernels
-        .facts
-        .kv
-        .iter()
+    let facts = kernels.local_facts();
+    let kinds = facts.kv.iter();
+    kinds
         .map(|kind| {
             stored_as(kernels, kind, dtype, &target.name)?;
             layout(kind, dtype, target.kv.page_tokens)

@@ -8,26 +8,31 @@
 //!
 //! Why: nothing allocates after load, so every value has its place before the first step.
 //! When: always, once per bucket of the target. (1) Values that graphs exchange by name, and results, have places of
-//! their own for the whole step, at the start of the arena. (2) Other values live from the launch that makes them to the
-//! last that reads them or a view of them, and take the lowest place that is free for so long. Programs run one after the
-//! other, so they share that space. (3) An output is made in its shared place if nothing reads the old content from then
-//! on, save the making operation itself where it is element-wise; otherwise it is moved there at the end of the program.
-//! (4) Places are multiples of 64 bytes.
+//! their own for the whole step, at the start of the arena. (2) A value that is read inside its region alone has no place.
+//! (3) Other values live from the launch that makes them to the last that reads them or a view of them, and take the
+//! lowest place that is free for so long; or that of a value which dies in the launch that makes them, where the region
+//! reads each of its rows before it writes it ([`ir::Anatomy::overwrites`]). Programs run one after the other, so they share
+//! that space. (4) An output is made in its shared place if nothing reads the old content from then on, save the making
+//! region itself where it may write over it; otherwise it is moved there at the end of the program. (5) Places are multiples
+//! of 64 bytes. (6) A launch records the kernel of its kind that fits the bucket, the launches it reads from, and whether it
+//! may start while the one before it ends.
 //! Kind: `Exact`.
 //! Tests: `tests.rs` here, `ir::verify_plan` on every plan, and `tests/damaged_plans.rs`.
 
 mod kv;
 mod lifetimes;
 mod program;
+mod variants;
 
 #[cfg(test)]
 mod tests;
 
 use crate::error::defect;
-use crate::{Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo};
 use indexmap::IndexMap;
+use targets::Fuse;
+use variants::Variants;
 use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
-use targets::Target;
 
 /// What the pass says about itself.
 pub const INFO: PassInfo =
@@ -37,7 +42,8 @@ pub const INFO: PassInfo =
 pub const ALIGN_BYTES: u64 = 64;
 
 /// Runs the pass.
-pub fn run(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
+pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassError> {
+    let target = compile.target;
     let kv = kv::layouts(kernels, target)?;
     let mut entries = Vec::new();
     for entry in &kernels.entries {
@@ -50,7 +56,7 @@ pub fn run(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
                 span: None,
             });
         }
-        let buckets = buckets.into_iter().map(|b| bucket_plan(entry, b)).collect::<Result<Vec<_>, _>>()?;
+        let buckets = buckets.into_iter().map(|b| bucket_plan(entry, b, &target.fuse)).collect::<Result<Vec<_>, _>>()?;
         entries.push(PlanEntry { name: entry.name.clone(), instances: entry.instances.clone(), buckets });
     }
     let arena_bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
@@ -67,15 +73,18 @@ pub fn run(kernels: &KernelModule, target: &Target) -> Result<Plan, PassError> {
     Ok(Plan { kv, entries, arena_bytes })
 }
 
-fn bucket_plan(entry: &KernelEntry, bucket: Bucket) -> Result<BucketPlan, PassError> {
+fn bucket_plan(entry: &KernelEntry, bucket: Bucket, fuse: &Fuse) -> Result<BucketPlan, PassError> {
     let shared = shared(entry, &bucket)?;
     let base = shared.values().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
     let mut arena_bytes = base;
     let mut programs = Vec::new();
     for graph in &entry.graphs {
-        let (program, end) = program::plan(graph, &bucket, &shared, align(base))?;
+        let (program, end) = program::plan(graph, &bucket, &shared, align(base), &Variants { bucket: &bucket, fuse })?;
         arena_bytes = arena_bytes.max(end);
         programs.push(program);
+    }
+    if fuse.dependent_launch {
+        variants::mark_dependent(&mut programs);
     }
     Ok(BucketPlan { bucket, arena_bytes: align(arena_bytes), shared, programs })
 }

@@ -1,6 +1,7 @@
 //! Places and launches of one graph in one bucket.
 
-use super::lifetimes::{Lifetimes, element_wise};
+use super::lifetimes::Lifetimes;
+use super::variants::Variants;
 use super::{align, bytes};
 use crate::PassError;
 use crate::error::defect;
@@ -20,9 +21,11 @@ pub(super) fn plan(
     bucket: &Bucket,
     shared: &IndexMap<String, Buffer>,
     base: u64,
+    variants: &Variants<'_>,
 ) -> Result<(Program, u64), PassError> {
     let graph = &kernel_graph.graph;
-    let mut lifetimes = Lifetimes::of(kernel_graph);
+    let leaving = kernel_graph.leaving();
+    let mut lifetimes = Lifetimes::of(kernel_graph)?;
     let (in_place, moves) = outputs(graph, &mut lifetimes)?;
     let (local, end) = local_places(graph, bucket, &lifetimes, &in_place, base)?;
     let mut places = Vec::with_capacity(graph.len());
@@ -38,6 +41,8 @@ pub(super) fn plan(
             Place::Arena(buffer(name)?)
         } else if node.op.is_leaf() || node.ty == Type::Cache {
             Place::Elsewhere
+        } else if !leaving[id.0 as usize] {
+            Place::Inside
         } else if let Some(name) = in_place.get(&id) {
             Place::Arena(buffer(name)?)
         } else {
@@ -45,10 +50,16 @@ pub(super) fn plan(
             Place::Arena(place.ok_or_else(|| defect(format!("{id} of `{}` has no place", kernel_graph.name)))?)
         });
     }
-    let mut launches: Vec<Launch> = lifetimes
-        .launched
-        .iter()
-        .map(|region| Launch::Region { region: *region, kernel: kernel_graph.regions[*region].kind })
+    let regions = lifetimes.launched.iter().zip(&lifetimes.reads);
+    let mut launches: Vec<Launch> = regions
+        .map(|(region, reads)| Launch::Region {
+            region: *region,
+            kernel: kernel_graph.regions[*region].kind,
+            variant: variants.of(kernel_graph, &kernel_graph.regions[*region]),
+            reads: reads.clone(),
+            // Known once every program is.
+            dependent: false,
+        })
         .collect();
     launches.extend(moves.into_iter().map(|(from, to)| Launch::Move { from, to }));
     Ok((Program { graph: kernel_graph.name.clone(), places, launches }, end))
@@ -87,16 +98,13 @@ fn outputs(graph: &Graph, lifetimes: &mut Lifetimes) -> Result<(InPlace, Moves),
 }
 
 /// Whether nothing reads the old content of an input from the launch on that makes `root`, save that launch at the
-/// elements it writes.
+/// row that it then writes.
 fn old_content_is_free(graph: &Graph, lifetimes: &Lifetimes, old: ValueId, root: ValueId) -> bool {
     let (Some(made), read) = (lifetimes.made.get(&root), lifetimes.read.get(&old)) else { return false };
     match read {
         None => true,
         Some(read) if read < made => true,
-        Some(read) if read == made => {
-            let operands = graph.operands(root);
-            operands.iter().filter(|v| lifetimes.root(**v) == old).all(|v| element_wise(graph, root, *v))
-        }
+        Some(read) if read == made => lifetimes.overwrites(graph, old, root),
         Some(_) => false,
     }
 }
@@ -116,7 +124,8 @@ fn ordered(graph: &Graph, lifetimes: &Lifetimes, mut moves: Moves) -> Result<Mov
     Ok(done)
 }
 
-/// First fit: the lowest place that no value alive at the same time has.
+/// The place of a value that dies in the launch that makes this one and may be written over; otherwise first fit: the
+/// lowest place that no value alive at the same time has.
 fn local_places(
     graph: &Graph,
     bucket: &Bucket,
@@ -125,18 +134,27 @@ fn local_places(
     base: u64,
 ) -> Result<(HashMap<ValueId, Buffer>, u64), PassError> {
     let mut places: HashMap<ValueId, Buffer> = HashMap::new();
-    // Values alive, ascending by place: place, last launch that reads.
-    let mut alive: Vec<(Buffer, usize)> = Vec::new();
+    let mut alive: Vec<Alive> = Vec::new();
     let mut end = base;
     let mut made: Vec<(usize, ValueId)> = lifetimes.made.iter().map(|(id, launch)| (*launch, *id)).collect();
     made.sort_unstable();
     for (launch, id) in made {
         let Some(ty) = graph.tensor(id).filter(|_| !in_place.contains_key(&id)) else { continue };
-        alive.retain(|(_, read)| *read >= launch);
+        alive.retain(|a| a.read >= launch);
         let name = graph.node(id).name.clone().unwrap_or_else(|| id.to_string());
         let size = bytes(ty, bucket, &name)?;
+        let read = lifetimes.read.get(&id).copied().unwrap_or(launch);
+        let dying = |a: &Alive| {
+            a.read == launch && a.made < launch && a.buffer.bytes == size && lifetimes.overwrites(graph, a.value, id)
+        };
+        if let Some(old) = alive.iter_mut().find(|a| dying(a)) {
+            let buffer = Buffer { dtype: ty.dtype, ..old.buffer };
+            *old = Alive { buffer, value: id, made: launch, read };
+            places.insert(id, buffer);
+            continue;
+        }
         let mut offset_bytes = base;
-        for (buffer, _) in &alive {
+        for Alive { buffer, .. } in &alive {
             if offset_bytes + size <= buffer.offset_bytes {
                 break;
             }
@@ -144,10 +162,18 @@ fn local_places(
         }
         let buffer = Buffer { offset_bytes, bytes: size, dtype: ty.dtype };
         end = end.max(offset_bytes + size);
-        let read = lifetimes.read.get(&id).copied().unwrap_or(launch);
-        let at = alive.partition_point(|(b, _)| b.offset_bytes < offset_bytes);
-        alive.insert(at, (buffer, read));
+        let at = alive.partition_point(|a| a.buffer.offset_bytes < offset_bytes);
+        alive.insert(at, Alive { buffer, value: id, made: launch, read });
         places.insert(id, buffer);
     }
     Ok((places, end))
+}
+
+/// A value that has its place; lists of them ascend by place.
+struct Alive {
+    buffer: Buffer,
+    value: ValueId,
+    made: usize,
+    /// The last launch that reads it.
+    read: usize,
 }

@@ -10,6 +10,7 @@ use ir::{
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use crate::Compile;
 use targets::Target;
 
 fn hash(parts: impl Hash) -> u64 {
@@ -123,8 +124,8 @@ fn by_places(kernels: &KernelModule, plan: &Plan, bucket: usize) -> Vec<u64> {
 }
 
 fn check(module: &Module) {
-    let kernels = to_kernels(module).unwrap();
-    let plan = plan(&kernels, &Target::load("cpu").unwrap()).unwrap();
+    let kernels = to_kernels(module, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
+    let plan = plan(&kernels, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
     for bucket in 0..plan.entries[0].buckets.len() {
         assert_eq!(by_names(&kernels), by_places(&kernels, &plan, bucket), "{}", ir::print_plan(&plan, &kernels));
     }
@@ -219,7 +220,7 @@ proptest! {
             instances: (0..4).map(|layer| Instance { layer, class: usize::from(layer == 1) }).collect(),
             last: random_graph(&carried, &["result.0", "result.1"], &last),
         };
-        check(&Module { facts, entries: vec![entry] });
+        check(&Module::new(facts, vec![entry]));
     }
 }
 
@@ -232,23 +233,23 @@ fn a_row_axis_that_steps_lack_is_refused() {
     let first = Graph::default();
     let entry =
         Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last: builder.finish() };
-    let mut module = Module { facts: facts(), entries: vec![entry] };
+    let mut module = Module::new(facts(), vec![entry]);
     // The signature of an entry is its first graph's.
     let mut signature = GraphBuilder::new();
     signature.input("x", ty(DType::F32, &[Axis::rows("S"), axis("hidden")]));
     module.entries[0].first = signature.finish();
-    let kernels = to_kernels(&module).unwrap();
-    let error = plan(&kernels, &Target::load("cpu").unwrap()).unwrap_err();
+    let kernels = to_kernels(&module, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
+    let error = plan(&kernels, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap_err();
     assert_eq!(error.code, "P0301");
     assert!(error.message.contains("steps bring rows along T and R only"), "{error}");
 }
 
 #[test]
 fn targets_that_do_not_fit_the_model_are_refused() {
-    let kernels = to_kernels(&compile_graph_level(&two_kind_model())).unwrap();
+    let kernels = to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
     let with = |tail: &str| {
         let head = "name='t'\ndescription='d'\narch='cpu'\n";
-        plan(&kernels, &Target::from_text(&format!("{head}{tail}"), "t.toml").unwrap()).unwrap_err().to_string()
+        plan(&kernels, &Compile::one_device(&Target::from_text(&format!("{head}{tail}"), "t.toml").unwrap())).unwrap_err().to_string()
     };
     let bucket = "[[bucket]]\nrows='ragged'\ntokens=64\n";
     let text = with(&format!("kv={{page_tokens=16,dtype='f32'}}\n{bucket}"));
@@ -265,7 +266,7 @@ fn targets_that_do_not_fit_the_model_are_refused() {
 
 #[test]
 fn keys_and_values_of_another_shape_are_refused() {
-    let mut kernels = to_kernels(&compile_graph_level(&two_kind_model())).unwrap();
+    let mut kernels = to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
     kernels.facts.kv[0].v = vec![axis("kv_heads"), axis("half")];
     let error = super::kv::layouts(&kernels, &Target::load("cpu").unwrap()).unwrap_err();
     assert_eq!(error.code, "P0303");

@@ -53,7 +53,7 @@ pub fn run(module: &Module, notes: &mut Vec<Note>) -> Result<Module, PassError> 
         let seams = head::seams(entry, &module.facts, &mut note);
         entries.push(if seams.is_empty() { entry.clone() } else { apply::rotated(entry, &seams)? });
     }
-    Ok(Module { facts: module.facts.clone(), entries })
+    Ok(module.with_entries(entries))
 }
 
 /// A value that rotates, with its place in every graph.

@@ -8,12 +8,15 @@
 //!
 //! A pass is compared with what it was given, so a difference is the fault of one pass. What a pass declares decides
 //! what is demanded: `Exact`, equal bits; `Refines`, equal bits of the *old* graphs once they have the *new* orders;
-//! `Relaxed`, nothing: the change is measured. A plan is not interpreted: its verifier checks it.
+//! `Relaxed`, nothing: the change is measured. A plan runs launch by launch on an arena of real bytes (`plan.rs`).
 //!
 //! Models of full size would take years; [`shrink`] makes a small one of the same text. `trial.rs` says what is run,
 //! `compare.rs` what is compared.
 
+mod allowed;
 mod compare;
+mod plan;
+mod ranks;
 mod shrink;
 mod trial;
 mod witness;
@@ -23,10 +26,9 @@ pub use shrink::{Shrunk, Small, shrink};
 pub use trial::{CachedRows, Program, Record, Trial};
 
 use crate::error::unverified;
-use crate::{Kind, PASSES, Pass, PassError, PassInfo, Run};
+use crate::{Compile, Kind, PASSES, Pass, PassError, PassInfo, Run};
 use interp::NoHooks;
-use ir::{KernelEntry, KernelModule, Model, Module};
-use targets::Target;
+use ir::{KernelModule, Model, Module, Plan};
 
 /// What validation found, pass by pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +73,7 @@ pub enum Verdict {
     Differs(Box<Difference>),
     /// What it left cannot be run, or has no witness.
     Stopped(String),
-    /// It leaves a plan, which its verifier checks and the interpreter does not run.
+    /// There was nothing to run it on.
     NotRun,
 }
 
@@ -90,34 +92,49 @@ impl Validation {
 }
 
 /// Validates every pass of the pipeline on a (small) model with seeds 1 to `seeds`.
-pub fn validate(model: &Model, target: &Target, seeds: u64) -> Result<Validation, PassError> {
-    validate_passes(model, target, seeds, &PASSES)
+pub fn validate(model: &Model, compile: &Compile<'_>, seeds: u64) -> Result<Validation, PassError> {
+    validate_passes(model, compile, seeds, &PASSES)
 }
 
 /// Validates these passes, run in this order; the first makes flat graphs.
-pub fn validate_passes(model: &Model, target: &Target, seeds: u64, passes: &[Pass]) -> Result<Validation, PassError> {
+pub fn validate_passes(
+    model: &Model,
+    compile: &Compile<'_>,
+    seeds: u64,
+    passes: &[Pass],
+) -> Result<Validation, PassError> {
     ir::verify_model(model).map_err(|e| unverified("the front end", &e))?;
     let mut found = Validation { passes: Vec::new(), values: 0, not_finite: 0 };
     let mut state: Option<(Module, Vec<Trial>, Vec<Record>)> = None;
     let mut kernels: Option<KernelModule> = None;
     for pass in passes {
+        let mut witness = None;
         let next = match (pass.run, &state) {
             (Run::Flatten(run), _) => run(model)?,
             (Run::Graph(run), Some((module, ..))) => run(module, &mut Vec::new())?,
-            (Run::Refine(run), Some((module, ..))) => run(module, target)?,
-            (Run::Select(run), Some((module, ..))) => {
-                let selected = run(module)?;
-                ir::verify_kernels(&selected).map_err(|e| unverified(pass.info.name, &e))?;
-                let flat = without_regions(&selected);
-                kernels = Some(selected);
-                flat
+            (Run::Target(run), Some((module, ..))) => run(module, compile)?,
+            (Run::Refine(run), Some((module, ..))) => {
+                let refined = run(module, compile)?;
+                witness = refined.witness;
+                refined.module
             }
-            (Run::Plan(run), Some(_)) => {
-                if let Some(kernels) = &kernels {
-                    let plan = run(kernels, target)?;
-                    ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
-                }
-                found.passes.push(Validated { pass: pass.info, values: 0, verdict: Verdict::NotRun });
+            (Run::Select(run), Some((module, ..))) => {
+                let selected = run(module, compile)?;
+                ir::verify_kernels(&selected).map_err(|e| unverified(pass.info.name, &e))?;
+                kernels.insert(selected).to_module()
+            }
+            (Run::Kernels(run), Some(_)) => {
+                let Some(before) = &kernels else { continue };
+                let after = run(before, compile)?;
+                ir::verify_kernels(&after).map_err(|e| unverified(pass.info.name, &e))?;
+                kernels.insert(after).to_module()
+            }
+            (Run::Plan(run), Some((_, trials, records))) => {
+                let Some(kernels) = &kernels else { continue };
+                let plan = run(kernels, compile)?;
+                ir::verify_plan(&plan, kernels).map_err(|e| unverified(pass.info.name, &e))?;
+                crate::check_plan::check(&plan, kernels)?;
+                found.passes.push(judge_plan(pass.info, kernels, &plan, trials, records));
                 continue;
             }
             (_, None) => continue,
@@ -134,7 +151,7 @@ pub fn validate_passes(model: &Model, target: &Target, seeds: u64, passes: &[Pas
             }
         };
         let old = before.as_ref().map_or(Program::Model(model), Program::Module);
-        let (validated, after) = judge(pass.info, old, &next, &trials, &records);
+        let (validated, after) = judge(pass.info, old, (&next, witness), &trials, &records);
         found.passes.push(validated);
         // A level that cannot be run is no measure of what follows it.
         let Some(records) = after else { break };
@@ -173,7 +190,7 @@ impl Trial {
 fn judge(
     pass: PassInfo,
     old: Program<'_>,
-    next: &Module,
+    (next, witness): (&Module, Option<Module>),
     trials: &[Trial],
     records: &[Record],
 ) -> (Validated, Option<Vec<Record>>) {
@@ -186,9 +203,27 @@ fn judge(
     let (values, verdict) = match pass.kind {
         Kind::Exact => (all.values, exact(all, old, next, trials)),
         Kind::Relaxed(_) => (all.values, Verdict::Measured { moved: all.moved, largest: all.largest }),
-        Kind::Refines(_) => (all.values, refined(&all, old, next, trials, &after)),
+        Kind::Refines(_) => (all.values, refined(&all, old, (next, witness), trials, &after)),
     };
     (Validated { pass, values, verdict }, Some(after))
+}
+
+/// Compares a plan, run launch by launch on an arena, with the kernel level that it was made from.
+fn judge_plan(
+    pass: PassInfo,
+    kernels: &KernelModule,
+    plan: &Plan,
+    trials: &[Trial],
+    records: &[Record],
+) -> Validated {
+    let after = trials.iter().map(|t| t.record(Program::Plan(kernels, plan))).collect::<Result<Vec<_>, _>>();
+    match after.map(|after| compare_all(trials, records, &after)) {
+        Ok(all) => {
+            let verdict = all.first.map_or(Verdict::Equal, |first| Verdict::Differs(Box::new(first)));
+            Validated { pass, values: all.values, verdict }
+        }
+        Err(e) => Validated { pass, values: 0, verdict: Verdict::Stopped(e.to_string()) },
+    }
 }
 
 fn compare_all(trials: &[Trial], before: &[Record], after: &[Record]) -> Comparison {
@@ -206,12 +241,23 @@ fn exact(all: Comparison, old: Program<'_>, next: &Module, trials: &[Trial]) -> 
     Verdict::Differs(Box::new(first))
 }
 
-/// The old graphs with the new orders must leave the same bits as the new graphs.
-fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], after: &[Record]) -> Verdict {
+/// The witness must leave the same bits as the new graphs. It is the old graphs with the new orders; where the pass hands
+/// over one of its own, it may differ from the old graphs in orders alone.
+fn refined(
+    all: &Comparison,
+    old: Program<'_>,
+    (next, witness): (&Module, Option<Module>),
+    trials: &[Trial],
+    after: &[Record],
+) -> Verdict {
     let Program::Module(module) = old else {
         return Verdict::Stopped("orders are refined on flat graphs only".to_owned());
     };
-    let witness = match witness::with_orders(module, next) {
+    let witness = match witness {
+        Some(witness) => check_witness(module, witness),
+        None => witness::with_orders(module, next),
+    };
+    let witness = match witness {
         Ok(witness) => witness,
         Err(why) => return Verdict::Stopped(why),
     };
@@ -225,7 +271,12 @@ fn refined(all: &Comparison, old: Program<'_>, next: &Module, trials: &[Trial], 
     }
 }
 
-/// The kernel level as graphs: a region is its operations.
-fn without_regions(kernels: &KernelModule) -> Module {
-    Module { facts: kernels.facts.clone(), entries: kernels.entries.iter().map(KernelEntry::to_entry).collect() }
+/// The witness, if it is well formed and changes nothing but open orders; otherwise what it changes.
+pub fn check_witness(old: &Module, witness: Module) -> Result<Module, String> {
+    if let Err(errors) = ir::verify_module(&witness) {
+        let first = errors.first().map(ToString::to_string).unwrap_or_default();
+        return Err(format!("the witness breaks a rule of its level: {first}"));
+    }
+    allowed::check(old, &witness)?;
+    Ok(witness)
 }

@@ -4,7 +4,7 @@
 //! heads, selections shorter than what they select from. Two dims of one length get one length, longer ones stay longer.
 
 use crate::PassError;
-use ir::{Facts, Graph, KvRef, Model, Op};
+use ir::{Facts, Graph, KvRef, Mesh, Model, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Lengths of dims that nothing binds, the shortest dim first. Odd ones find code that counts on round numbers, those
@@ -44,8 +44,13 @@ pub struct Shrunk {
 }
 
 /// Makes a small model. `read` reads the spec again with the dims and layers it is given, or says what is wrong.
-pub fn shrink(full: &Model, read: &mut dyn FnMut(&Small) -> Result<Model, String>) -> Result<Shrunk, PassError> {
-    let bounds = Bounds::of(full);
+/// Axes that the mesh spreads stay multiples of the ranks, or shared by ranks if they are so in the full model.
+pub fn shrink(
+    full: &Model,
+    mesh: &Mesh,
+    read: &mut dyn FnMut(&Small) -> Result<Model, String>,
+) -> Result<Shrunk, PassError> {
+    let bounds = Bounds::of(full, mesh);
     let whole = Small { dims: bounds.dims(&full.facts), layers: layers(&full.facts) };
     let groups = bounds.groups(&full.facts);
     let mut kept = Vec::new();
@@ -131,11 +136,19 @@ struct Bounds {
     at_least: BTreeMap<String, u64>,
     /// Dim that is the length of a selection → axis selected from.
     selected: BTreeMap<String, String>,
+    /// Axis that the mesh spreads → number of parts.
+    parts: BTreeMap<String, u64>,
 }
 
 impl Bounds {
-    fn of(model: &Model) -> Bounds {
+    fn of(model: &Model, mesh: &Mesh) -> Bounds {
         let mut bounds = Bounds::default();
+        for (axis, over) in &model.facts.shard {
+            let parts = mesh.parts(&mesh.present(over));
+            if parts > 1 {
+                bounds.parts.insert(axis.clone(), parts);
+            }
+        }
         let graphs = model.blocks.iter().chain(&model.entries).map(|b| &b.graph);
         for graph in graphs {
             for id in graph.ids() {
@@ -200,7 +213,7 @@ impl Bounds {
                 None => FACTOR,
             };
             let bound = self.at_least.get(name).copied().unwrap_or(1);
-            small.insert(name.clone(), wanted.max(bound).min(*full));
+            small.insert(name.clone(), self.spread(name, wanted.max(bound), *full));
         }
         for (heads, cached) in &self.shared {
             if let (Some(h), Some(c), Some(few)) = (facts.dims.get(heads), facts.dims.get(cached), small.get(cached)) {
@@ -210,7 +223,11 @@ impl Bounds {
                 } else {
                     (2..=MOST_SHARING).find(|d| ratio.is_multiple_of(*d)).unwrap_or(ratio)
                 };
-                small.insert(heads.clone(), few * sharing);
+                // Every cached head has as many query heads, and every rank as many of them.
+                let parts = self.parts.get(heads).copied().unwrap_or(1);
+                let fits = |n: &u64| n.is_multiple_of(parts) || h < &parts;
+                let few = (1..=parts).map(|times| few * sharing * times).find(fits).unwrap_or(few * sharing);
+                small.insert(heads.clone(), few);
             }
         }
         // Twice, for a factor that is a product itself.
@@ -227,13 +244,31 @@ impl Bounds {
         small
     }
 
+    /// The length nearest above that comes out even over the ranks; where ranks share entries of the full axis, they share
+    /// those of the small one.
+    fn spread(&self, name: &str, wanted: u64, full: u64) -> u64 {
+        match self.parts.get(name) {
+            Some(parts) if full < *parts => {
+                (1..=wanted.min(full)).rev().find(|n| parts.is_multiple_of(*n)).unwrap_or(full)
+            }
+            Some(parts) => wanted.div_ceil(*parts).saturating_mul(*parts).min(full),
+            None => wanted.min(full),
+        }
+    }
+
     /// A product axis from its factors, which grow until a selection along the whole has something to choose.
     fn product(&self, key: &str, factors: &[String], small: &mut BTreeMap<String, u64>) {
         let bound = self.at_least.get(key).copied().unwrap_or(1);
         let total = |small: &BTreeMap<String, u64>| -> u64 {
             factors.iter().map(|f| f.parse().ok().or_else(|| small.get(f).copied()).unwrap_or(1)).product()
         };
-        while total(small) < bound {
+        let parts = self.parts.get(key).copied().unwrap_or(1);
+        // More than the mesh has ranks is never needed.
+        let most = total(small).max(bound).saturating_mul(parts.saturating_add(1));
+        while total(small) < bound || !total(small).is_multiple_of(parts) {
+            if total(small) > most {
+                break;
+            }
             match factors.iter().rev().find(|f| f.parse::<u64>().is_err() && small.contains_key(*f)) {
                 Some(last) => small.entry(last.clone()).and_modify(|n| *n += 1),
                 None => break,
@@ -283,7 +318,7 @@ mod tests {
             model.facts.dims.insert(name.to_owned(), n);
         }
         model.facts.dims.insert("head_dim".to_owned(), 64);
-        let dims = Bounds::of(&model).dims(&model.facts);
+        let dims = Bounds::of(&model, &Mesh::single()).dims(&model.facts);
         let shown: Vec<String> = dims.iter().map(|(name, n)| format!("{name} {n}")).collect();
         assert_eq!(shown.join(", "), "ffn 5, half 3, head_dim 6, heads 12, hidden 5, kv_heads 2, vocab 9");
     }
@@ -294,11 +329,11 @@ mod tests {
         let mut read = |small: &Small| {
             if small.dims.contains_key("ffn") { Err("`ffn` is taken for six".to_owned()) } else { Ok(full.clone()) }
         };
-        let shrunk = shrink(&full, &mut read).expect("small enough as it is");
+        let shrunk = shrink(&full, &Mesh::single(), &mut read).expect("small enough as it is");
         assert_eq!(shrunk.kept, [("ffn".to_owned(), "`ffn` is taken for six".to_owned())]);
         let mut large = full.clone();
         large.facts.weights[0].axes = vec![vec![ir::Axis::fixed("vocab", 1 << 30)]];
-        let error = shrink(&large, &mut |_| Err("no".to_owned())).expect_err("too large");
+        let error = shrink(&large, &Mesh::single(), &mut |_| Err("no".to_owned())).expect_err("too large");
         assert_eq!(error.code, "P0403");
     }
 }

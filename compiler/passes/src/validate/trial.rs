@@ -1,8 +1,10 @@
 //! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
 
 use crate::PassError;
-use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, Outputs, Tensor, WeightMap};
-use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, Model, Module, Op, Scope};
+use super::{plan, ranks};
+use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
+use interp::WeightMap;
+use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
 use std::collections::{BTreeMap, HashMap};
 
 /// Sequence and position of every row, step by step: two prompts, one of them far out; a row, a chunk and a new
@@ -27,6 +29,19 @@ pub enum Program<'p> {
     Model(&'p Model),
     /// Flat graphs per layer class.
     Module(&'p Module),
+    /// Launches on an arena, with the regions that they launch.
+    Plan(&'p KernelModule, &'p Plan),
+}
+
+impl<'p> Program<'p> {
+    /// The mesh that it runs on and the facts of the whole model, if it runs on one.
+    fn mesh(self) -> Option<(&'p Sharding, &'p Facts)> {
+        match self {
+            Program::Model(_) => None,
+            Program::Module(module) => Some((module.sharding.as_ref()?, &module.facts)),
+            Program::Plan(kernels, _) => Some((kernels.sharding.as_ref()?, &kernels.facts)),
+        }
+    }
 }
 
 /// One entry with weights and inputs for every step.
@@ -87,6 +102,9 @@ impl Trial {
         hooks: &mut dyn Hooks,
         mut after_step: impl FnMut(usize, &Outputs) -> bool,
     ) -> Result<Record, InterpError> {
+        if let Some(mesh) = program.mesh() {
+            return self.run_on_ranks(program, mesh, hooks, after_step);
+        }
         let mut cache = MemoryCache::default();
         let mut record = Record::default();
         for (step, env) in self.inputs.iter().enumerate() {
@@ -95,10 +113,12 @@ impl Trial {
             let outputs = match program {
                 Program::Model(model) => interp::run_model(model, &self.entry, env, &mut context)?,
                 Program::Module(module) => {
-                    let found = module.entries.iter().find(|e| e.name == self.entry);
-                    let entry =
-                        found.ok_or_else(|| interp::Fault::Graph(format!("the entry `{}` is gone", self.entry)))?;
-                    interp::run_entry(entry, &module.facts, &mut env.clone(), &mut context)?
+                    interp::run_entry(self.entry_of(module)?, &module.facts, &mut env.clone(), &mut context)?
+                }
+                Program::Plan(kernels, plan) => {
+                    let (envs, contexts) = (std::slice::from_ref(env), std::slice::from_mut(&mut context));
+                    let left = plan::step((kernels, plan), &self.entry, STEPS[step], envs, contexts)?;
+                    left.into_iter().next().unwrap_or_default()
                 }
             };
             let go_on = after_step(step, &outputs);
@@ -108,6 +128,60 @@ impl Trial {
             }
         }
         record.cache = self.contents(&mut cache)?;
+        Ok(record)
+    }
+
+    fn entry_of<'m>(&self, module: &'m Module) -> Result<&'m Entry, InterpError> {
+        let found = module.entries.iter().find(|e| e.name == self.entry);
+        found.ok_or_else(|| interp::Fault::Graph(format!("the entry `{}` is gone", self.entry)).into())
+    }
+
+    /// Runs every step on all ranks. What ranks have in common must be the same on each of them; the record holds whole
+    /// values, as if one device had run. `hooks` see rank 0.
+    fn run_on_ranks(
+        &self,
+        program: Program<'_>,
+        (sharding, facts): (&Sharding, &Facts),
+        hooks: &mut dyn Hooks,
+        mut after_step: impl FnMut(usize, &Outputs) -> bool,
+    ) -> Result<Record, InterpError> {
+        let ranks = sharding.mesh.ranks() as usize;
+        let weights: Vec<RankWeights<'_>> =
+            (0..ranks).map(|rank| RankWeights::new(&self.weights, sharding, rank as u64)).collect();
+        let mut caches: Vec<MemoryCache> = vec![MemoryCache::default(); ranks];
+        let mut record = Record::default();
+        for (step, env) in self.inputs.iter().enumerate() {
+            let split = ranks::Split::of(STEPS[step], env, sharding)?;
+            let mut envs: Vec<Env> = split.envs.clone();
+            let mut rest: Vec<NoHooks> = vec![NoHooks; ranks];
+            let mut contexts: Vec<Context<'_>> = Vec::with_capacity(ranks);
+            let mut first = Some(&mut *hooks);
+            for (((rank, cache), weights), none) in caches.iter_mut().enumerate().zip(&weights).zip(&mut rest) {
+                cache.begin_step(split.sequences[rank].clone());
+                let hooks: &mut dyn Hooks = match first.take() {
+                    Some(hooks) => hooks,
+                    None => none,
+                };
+                contexts.push(Context { layer: None, weights, cache, hooks });
+            }
+            let outputs = match program {
+                Program::Model(_) => return Err(interp::Fault::Graph("a model runs on no mesh".to_owned()).into()),
+                Program::Module(module) => {
+                    interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?
+                }
+                Program::Plan(kernels, plan) => {
+                    plan::step((kernels, plan), &self.entry, STEPS[step], &envs, &mut contexts)?
+                }
+            };
+            let outputs = split.whole(&outputs)?;
+            let go_on = after_step(step, &outputs);
+            record.results.push(outputs);
+            if !go_on {
+                return Ok(record);
+            }
+        }
+        let found = caches.iter_mut().map(|c| self.contents(c)).collect::<Result<Vec<_>, _>>()?;
+        record.cache = ranks::whole_cache(&found, facts, sharding)?;
         Ok(record)
     }
 

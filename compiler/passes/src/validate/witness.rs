@@ -1,6 +1,6 @@
 //! The witness of a refinement: the old graphs with the orders of the new ones, and nothing else of them.
 
-use ir::{Class, Entry, Graph, Module, Op, Order, ValueId};
+use ir::{Class, Entry, Graph, Module, ValueId};
 
 /// The old module with every order that it leaves open taken from the operation at the same place of the new one.
 pub(super) fn with_orders(old: &Module, new: &Module) -> Result<Module, String> {
@@ -8,7 +8,7 @@ pub(super) fn with_orders(old: &Module, new: &Module) -> Result<Module, String> 
         return Err("the pass changes the number of entries, so orders have no places to compare".to_owned());
     }
     let entries = old.entries.iter().zip(&new.entries).map(|(a, b)| entry(a, b)).collect::<Result<_, _>>()?;
-    Ok(Module { facts: old.facts.clone(), entries })
+    Ok(old.with_entries(entries))
 }
 
 fn entry(old: &Entry, new: &Entry) -> Result<Entry, String> {
@@ -32,34 +32,14 @@ fn graph(name: &str, old: &Graph, new: &Graph) -> Result<Graph, String> {
     }
     let mut at = 0;
     Ok(old.map_ops(|node| {
-        let found = &new.node(ValueId(at)).op;
+        let found = new.node(ValueId(at)).op.order();
         at += 1;
-        if order(&node.op) == Some(&Order::Any) && order(found).is_some() {
-            let mut op = node.op.clone();
-            if let (Some(to), Some(order)) = (order_of(&mut op), order(found)) {
-                *to = order.clone();
-            }
-            return op;
+        let mut op = node.op.clone();
+        if let (Some(order), Some(found)) = (op.order_mut(), found)
+            && order.is_open()
+        {
+            *order = found.clone();
         }
-        node.op.clone()
+        op
     }))
-}
-
-/// The order that an operation names, if it adds.
-fn order(op: &Op) -> Option<&Order> {
-    match op {
-        Op::Linear { order, .. } | Op::Dot { order, .. } | Op::Attend { order, .. } | Op::Reduce { order, .. } => {
-            Some(order)
-        }
-        _ => None,
-    }
-}
-
-fn order_of(op: &mut Op) -> Option<&mut Order> {
-    match op {
-        Op::Linear { order, .. } | Op::Dot { order, .. } | Op::Attend { order, .. } | Op::Reduce { order, .. } => {
-            Some(order)
-        }
-        _ => None,
-    }
 }

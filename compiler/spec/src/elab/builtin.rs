@@ -14,7 +14,7 @@ pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
     ("dot", 2, 2, &["over"]),
     ("attend", 3, 3, &["scale", "sink"]),
     ("store", 3, 3, &["at"]),
-    ("sum", 1, 1, &["over"]),
+    ("sum", 1, 1, &["over", "order"]),
     ("mean", 1, 1, &["over"]),
     ("max", 1, 2, &["over"]),
     ("min", 2, 2, &[]),
@@ -105,7 +105,8 @@ impl Elab<'_> {
             );
         }
         let keyword = |wanted: &str| named.iter().find(|(n, _)| n.text == wanted).map(|(_, e)| e);
-        self.builtin(name, args, keyword("over"), [keyword("scale"), keyword("at"), keyword("sink")], span)
+        let other = [keyword("scale"), keyword("at"), keyword("sink"), keyword("order")];
+        self.builtin(name, args, keyword("over"), other, span)
     }
 
     fn builtin(
@@ -113,7 +114,7 @@ impl Elab<'_> {
         name: &str,
         args: &[Expr],
         over: Option<&Expr>,
-        other: [Option<&Expr>; 3],
+        other: [Option<&Expr>; 4],
         span: Span,
     ) -> Res<Val> {
         let single = |op| Some(op);
@@ -139,7 +140,7 @@ impl Elab<'_> {
             "dot" => self.dot(&args[0], &args[1], over, span)?,
             "attend" => self.attend(args, [other[0], other[2]], span)?,
             "store" => return self.store(args, other[1], span),
-            "sum" => self.reduce(&args[0], over, ReduceOp::Sum, span)?.0,
+            "sum" => self.sum(&args[0], over, other[3], span)?,
             "mean" => self.mean(&args[0], over, span)?,
             "max" if args.len() == 1 => self.reduce(&args[0], over, ReduceOp::Max, span)?.0,
             "max" => self.pair(Binary::Max, args, span)?,
@@ -246,6 +247,25 @@ impl Elab<'_> {
     fn reduce(&mut self, e: &Expr, over: Option<&Expr>, op: ReduceOp, span: Span) -> Res<(Tensor, Axis)> {
         let (t, axis) = self.along(e, over, span)?;
         Ok((self.reduce_tensor(t, &axis, op, span)?, axis))
+    }
+
+    /// `sum(x, over = axis, order = any)` leaves the order open, so that the sum may be cut over ranks.
+    fn sum(&mut self, e: &Expr, over: Option<&Expr>, order: Option<&Expr>, span: Span) -> Res<Tensor> {
+        let open = match order.map(|o| (&o.kind, o.span)) {
+            None => false,
+            Some((ExprKind::Name(word), _)) if word == "any" || word == "fold" => word == "any",
+            Some((_, at)) => {
+                let d = Diagnostic::error("B0264", "`order` is `any` or `fold`").at(at, "another thing");
+                return refuse(d.help("leave it out for `fold`"));
+            }
+        };
+        let (t, axis) = self.along(e, over, span)?;
+        if !open {
+            return self.reduce_tensor(t, &axis, ReduceOp::Sum, span);
+        }
+        let axes = t.ty.axes.iter().filter(|a| a.name != axis.name).cloned().collect();
+        let op = Op::Reduce { op: ReduceOp::Sum, axis: axis.name, order: Order::Any };
+        self.emit(op, &[t], TensorType::new(DType::F32, axes), span)
     }
 
     fn reduce_tensor(&mut self, t: Tensor, axis: &Axis, op: ReduceOp, span: Span) -> Res<Tensor> {

@@ -102,6 +102,8 @@ impl Weights {
             WeightRef::FirstLayer(name) => self.get(Scope::Layer, name, 0),
             WeightRef::Next { layer: name, .. } if layer + 1 < layers => self.get(Scope::Layer, name, layer + 1),
             WeightRef::Next { last, .. } => self.get(Scope::Model, last, layer),
+            // Joined by the executor that can; under its own name there is none.
+            WeightRef::Packed { into, .. } => self.get(Scope::Model, into, layer),
         }
     }
 

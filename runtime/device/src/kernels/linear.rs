@@ -41,6 +41,9 @@ impl Linear {
         ids: Option<&Shape>,
         out: &Shape,
     ) -> Result<Linear, String> {
+        if let Order::Split { .. } = order {
+            return Err(format!("a product in the order `{order}`, which this executor does not have"));
+        }
         let ends_with = |s: &Shape| {
             s.axes.len() >= contract.len()
                 && s.axes[s.axes.len() - contract.len()..].iter().map(|(n, _)| n).eq(contract)
@@ -156,7 +159,8 @@ impl Linear {
                 let w = w.numbers((slices[r] * n + j) * k, k, &mut wide);
                 *out = match self.order {
                     Order::Fold => numerics::fold_by(k, |i| x[i] * w[i]),
-                    Order::Any | Order::Serial => x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w),
+                    // `new` refuses a split.
+                    Order::Any | Order::Serial | Order::Split { .. } => x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w),
                 };
             }
         });

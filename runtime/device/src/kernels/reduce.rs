@@ -17,12 +17,13 @@ enum Total {
 }
 
 impl Total {
-    fn of(order: &Order) -> Total {
-        match order {
+    fn of(order: &Order) -> Result<Total, String> {
+        Ok(match order {
             Order::Any => Total::Exact,
             Order::Fold => Total::Fold,
             Order::Serial => Total::Serial,
-        }
+            Order::Split { .. } => return Err(format!("a sum in the order `{order}`, which this executor does not have")),
+        })
     }
 
     /// The total of `n` terms.
@@ -88,7 +89,7 @@ impl Reduce {
             .filter(|n| *n > 0)
             .ok_or_else(|| format!("reduced over `{axis}`, not a fixed axis of it"))?;
         let total = match op {
-            ReduceOp::Sum => Total::of(order),
+            ReduceOp::Sum => Total::of(order)?,
             ReduceOp::Max => Total::Max,
         };
         Ok(Reduce {
@@ -152,7 +153,7 @@ impl Dot {
         let nest = Nest::of_elements(&lengths(&out.axes), operands.map(|s| strides_along(&out.axes, s)));
         let rows = out.rows.as_deref();
         Ok(Dot {
-            total: Total::of(order),
+            total: Total::of(order)?,
             len: len.ok_or_else(|| format!("summed over `{axis}`, not a fixed axis of both operands"))?,
             axis_strides: operands.map(|s| s.stride(axis)),
             row: out.row,

@@ -209,6 +209,11 @@ impl Check<'_> {
                 Some(buffer) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
                 None => Err(mismatch(format!("has no place for input `{title}`"), "read it")),
             },
+            (Place::Inside, op) if value.kernel.is_some() => Err(mismatch(
+                format!("keeps `{title}` inside a kernel of several operations"),
+                format!("run one operation a kernel ({})", op_word(op)),
+            )),
+            (Place::Inside, _) => Ok(None),
             (Place::Elsewhere, op) if value.kernel.is_some() => {
                 Err(mismatch(format!("has no place for `{title}`"), format!("compute it ({})", op_word(op))))
             }

@@ -180,6 +180,10 @@ impl<'w> Loader<'w> {
                 let layer = layer(0).ok_or_else(|| outside(name))?;
                 (Scope::Layer, name.clone(), Some(layer))
             }
+            WeightRef::Packed { into, .. } => {
+                let weight = format!("`{into}`, packed of several, which this executor does not join");
+                return Err(PrepareError::WeightMissing { graph: graph.name.clone(), weight });
+            }
         })
     }
 

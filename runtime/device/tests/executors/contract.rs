@@ -153,11 +153,12 @@ fn a_pool_beyond_this_machine_is_an_error_with_its_size() {
 fn only_the_interpreter_runs_what_is_compiled_for_another_machine() {
     let model = decoder(DType::Bf16);
     let target = artifact::Target { name: "other".to_owned(), arch: "none".to_owned(), facts: Default::default() };
-    let provenance =
-        artifact::Provenance { compiler: String::new(), target, relaxations: Vec::new(), missing: Vec::new() };
+    let provenance = artifact::Provenance { compiler: String::new(), target, missing: Vec::new() };
+    let recipes = artifact::recipes(&model.kernels.facts);
     let artifact = artifact::Artifact {
         manifest: artifact::Manifest::new(&model.kernels, provenance),
-        recipes: artifact::recipes(&model.kernels.facts),
+        memory: artifact::weight_memory(&model.kernels, &recipes).expect("places for weights"),
+        recipes,
         kernels: model.kernels.clone(),
         plan: model.plan.clone(),
         report: Default::default(),

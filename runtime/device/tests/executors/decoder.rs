@@ -204,7 +204,7 @@ pub fn decoder(act: DType) -> Compiled {
         instances,
         last: last(&facts),
     };
-    compile(&Module { facts, entries: vec![entry] }, 11)
+    compile(&Module::new(facts, vec![entry]), 11)
 }
 
 /// Traces of a whole prompt under an executor, with some values injected.

@@ -60,9 +60,9 @@ wanted = 600
 "#;
 
 pub fn compile(module: &Module, seed: u64) -> Compiled {
-    let kernels = passes::to_kernels(module).expect("kernel level");
     let target = Target::from_text(TARGET, "test.toml").expect("target");
-    let plan = passes::plan(&kernels, &target).expect("plan");
+    let kernels = passes::to_kernels(module, &passes::Compile::one_device(&target)).expect("kernel level");
+    let plan = passes::plan(&kernels, &passes::Compile::one_device(&target)).expect("plan");
     Compiled { kernels, plan, weights: Seeded { facts: module.facts.clone(), seed } }
 }
 

@@ -269,7 +269,7 @@ fn random_module(seed: u64) -> Module {
     b.graph.output("result", result);
     let last = b.finish();
     let entry = Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last };
-    Module { facts, entries: vec![entry] }
+    Module::new(facts, vec![entry])
 }
 
 #[test]

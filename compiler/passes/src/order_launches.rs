@@ -1,0 +1,115 @@
+//! **order launches** (kernel level)
+//!
+//! ```text
+//! a ─► b ─► d        a, c, b, d: three values wait at once
+//! c ──────► d   ─►   a, b, c, d: two
+//! ```
+//!
+//! Why: what is read soon after it is made is still in cache, and its memory is free again.
+//! When: always. Among the regions whose operands are made, the next is the one after which the least memory is in use; of
+//! equal ones that which reads the one before it; of those the one that stood first. Values are then numbered in the order in
+//! which they are made, leaves first, so that the text of a graph reads from top to bottom.
+//! Kind: `Exact`: a region comes after those that it reads.
+//! Tests: below.
+
+use crate::error::defect;
+use crate::regions::{bytes_per_row, with_regions};
+use crate::{Compile, Kind, Level, PassError, PassInfo};
+use ir::{GraphBuilder, KernelGraph, KernelModule, Region, ValueId};
+use std::collections::{HashMap, HashSet};
+
+/// What the pass says about itself.
+pub const INFO: PassInfo = PassInfo {
+    name: "order launches",
+    level: Level::Kernel,
+    kind: Kind::Exact,
+    why: "what is read soon after it is made is near, and its memory free again",
+};
+
+/// Runs the pass.
+pub fn run(kernels: &KernelModule, _: &Compile<'_>) -> Result<KernelModule, PassError> {
+    let mut done = with_regions(kernels, ordered)?;
+    for graph in done.entries.iter_mut().flat_map(|e| &mut e.graphs) {
+        *graph = renumbered(graph);
+    }
+    Ok(done)
+}
+
+/// The same graph with values numbered as they stand in regions.
+fn renumbered(kernel_graph: &KernelGraph) -> KernelGraph {
+    let graph = &kernel_graph.graph;
+    let leaves = graph.ids().filter(|v| graph.node(*v).op.is_leaf());
+    let order: Vec<ValueId> = leaves.chain(kernel_graph.regions.iter().flat_map(|r| r.values.iter().copied())).collect();
+    let mut copies: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut builder = GraphBuilder::new();
+    for id in order {
+        let node = graph.node(id);
+        let operands: Vec<ValueId> = graph.operands(id).iter().filter_map(|v| copies.get(v).copied()).collect();
+        let copy = builder.add(node.op.clone(), &operands, node.ty.clone(), node.span);
+        if let Some(name) = &node.name {
+            builder.name(copy, name);
+        }
+        copies.insert(id, copy);
+    }
+    let copy = |id: &ValueId| copies.get(id).copied();
+    let mut done = builder.finish();
+    done.inputs = graph.inputs.iter().filter_map(copy).collect();
+    done.outputs = graph.outputs.iter().filter_map(|(name, v)| Some((name.clone(), copy(v)?))).collect();
+    let region = |r: &Region| Region { values: r.values.iter().filter_map(copy).collect(), ..r.clone() };
+    KernelGraph { graph: done, regions: kernel_graph.regions.iter().map(region).collect(), ..kernel_graph.clone() }
+}
+
+/// What a region reads and makes, as far as memory is concerned.
+struct Step {
+    /// Regions that must come before.
+    after: Vec<usize>,
+    /// Values of other regions that it reads, by the value whose memory they are.
+    reads: Vec<ValueId>,
+    /// Values that leave it.
+    makes: Vec<ValueId>,
+}
+
+fn ordered(kernel_graph: &KernelGraph) -> Result<Vec<Region>, PassError> {
+    let graph = &kernel_graph.graph;
+    let (roots, region_of, leaving) = (kernel_graph.roots(), kernel_graph.region_of(), kernel_graph.leaving());
+    let effects = ir::effect_order(graph);
+    let mut steps: Vec<Step> = Vec::new();
+    for (index, region) in kernel_graph.regions.iter().enumerate() {
+        let operands: Vec<ValueId> = region.values.iter().flat_map(|v| graph.operands(*v)).collect();
+        let effects = effects.iter().filter(|(_, later)| region.values.contains(later)).map(|(before, _)| before);
+        let before = operands.iter().chain(effects).filter_map(|v| region_of[v.0 as usize]);
+        let mut after: Vec<usize> = before.filter(|r| *r != index).collect();
+        let mut reads: Vec<ValueId> =
+            operands.iter().map(|v| roots[v.0 as usize]).filter(|v| leaving[v.0 as usize]).collect();
+        reads.retain(|v| region_of[v.0 as usize] != Some(index));
+        after.sort_unstable();
+        after.dedup();
+        reads.sort_unstable();
+        reads.dedup();
+        let makes = region.values.iter().copied().filter(|v| leaving[v.0 as usize]).collect();
+        steps.push(Step { after, reads, makes });
+    }
+    let kept: HashSet<ValueId> = graph.outputs.iter().map(|(_, v)| roots[v.0 as usize]).collect();
+    let mut waiting: Vec<usize> = (0..steps.len()).collect();
+    let mut done: HashSet<usize> = HashSet::new();
+    let mut order: Vec<usize> = Vec::new();
+    while !waiting.is_empty() {
+        let ready = waiting.iter().filter(|r| steps[**r].after.iter().all(|a| done.contains(a)));
+        let read_later = |value: ValueId, by: usize| {
+            kept.contains(&value) || waiting.iter().any(|r| *r != by && steps[*r].reads.contains(&value))
+        };
+        let growth = |r: usize| -> i128 {
+            let size = |v: &ValueId| i128::from(bytes_per_row(graph, *v));
+            let made: i128 = steps[r].makes.iter().map(size).sum();
+            let freed: i128 = steps[r].reads.iter().filter(|v| !read_later(**v, r)).map(size).sum();
+            made - freed
+        };
+        let follows = |r: usize| order.last().is_some_and(|before| steps[r].after.contains(before));
+        let next = ready.copied().min_by_key(|r| (growth(*r), !follows(*r), *r));
+        let next = next.ok_or_else(|| defect("regions wait for each other"))?;
+        waiting.retain(|r| *r != next);
+        done.insert(next);
+        order.push(next);
+    }
+    Ok(order.into_iter().map(|r| kernel_graph.regions[r].clone()).collect())
+}

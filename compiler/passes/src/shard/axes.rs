@@ -1,0 +1,571 @@
+//! Which axis of which value is spread over which mesh axes.
+//!
+//! Every fixed axis of every value is a variable. An operation makes variables equal (an axis that runs through it) or
+//! demands that one is whole (an axis that it selects, cuts, joins or reduces along). Axes of weights wish to be spread as
+//! the spec says; a set of equal variables is spread if a member wishes it and none must be whole.
+
+use super::error;
+use crate::PassError;
+use ir::{Entry, Extent, Facts, Graph, KvRef, Mesh, Module, Op, Placement, Scope, Sharding, ValueId, WeightRef};
+use std::collections::HashMap;
+
+/// What a variable stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// An axis of a value of a graph; graphs are numbered over all entries.
+    Value(usize, ValueId, String),
+    /// An axis of a name that graphs of an entry exchange.
+    Exchanged(usize, String, String),
+    /// An axis of a weight.
+    Weight(Scope, String, String),
+    /// An axis of cached rows.
+    Cached(String, String),
+}
+
+/// The word of `[shard]` that lets several ranks share one element of an axis.
+pub(super) const OR_REPLICATE: &str = "or-replicate";
+
+/// Variables, joined into sets.
+pub(super) struct Axes<'m> {
+    module: &'m Module,
+    mesh: &'m Mesh,
+    keys: HashMap<Key, usize>,
+    parent: Vec<usize>,
+    /// By root: whether the set must be whole.
+    whole: Vec<bool>,
+    /// By root: what weights wish.
+    wish: Vec<Option<Vec<String>>>,
+    /// By variable: its length.
+    lengths: Vec<u64>,
+    /// By root, filled at the end.
+    spread: Vec<Vec<String>>,
+}
+
+impl<'m> Axes<'m> {
+    /// Solves the placement of all axes of a module.
+    pub(super) fn solve(module: &'m Module, mesh: &'m Mesh) -> Result<Self, PassError> {
+        let mut axes = Axes {
+            module,
+            mesh,
+            keys: HashMap::new(),
+            parent: Vec::new(),
+            whole: Vec::new(),
+            wish: Vec::new(),
+            lengths: Vec::new(),
+            spread: Vec::new(),
+        };
+        for (index, entry) in module.entries.iter().enumerate() {
+            axes.entry(index, entry);
+        }
+        axes.wishes()?;
+        axes.settle()?;
+        Ok(axes)
+    }
+
+    /// The mesh axes that an axis of a value is spread over; empty for a whole one.
+    pub(super) fn of(&self, graph: usize, id: ValueId, axis: &str) -> &[String] {
+        self.found(&Key::Value(graph, id, axis.to_owned()))
+    }
+
+    /// Number of parts over some mesh axes.
+    pub(super) fn parts(&self, over: &[String]) -> u64 {
+        self.mesh.parts(over)
+    }
+
+    /// The ranks.
+    pub(super) fn mesh(&self) -> &Mesh {
+        self.mesh
+    }
+
+    fn found(&self, key: &Key) -> &[String] {
+        self.keys.get(key).and_then(|v| self.spread.get(self.root(*v))).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where weights and caches lie.
+    pub(super) fn sharding(&self) -> Sharding {
+        let facts = &self.module.facts;
+        let mut sharding = Sharding { mesh: self.mesh.clone(), ..Sharding::default() };
+        for weight in &facts.weights {
+            let mut axes = Placement::new();
+            for axis in weight.axes.iter().flatten() {
+                let over = self.found(&Key::Weight(weight.scope, weight.name.clone(), axis.name.clone()));
+                if !over.is_empty() {
+                    axes.insert(axis.name.clone(), over.to_vec());
+                }
+            }
+            if !axes.is_empty() {
+                sharding.weights.push(ir::PlacedWeight { scope: weight.scope, name: weight.name.clone(), axes });
+            }
+        }
+        for kind in &facts.kv {
+            let mut axes = Placement::new();
+            for axis in kind.k.iter().chain(&kind.v) {
+                let over = self.found(&Key::Cached(kind.name.clone(), axis.name.clone()));
+                if !over.is_empty() {
+                    axes.insert(axis.name.clone(), over.to_vec());
+                }
+            }
+            if !axes.is_empty() {
+                sharding.kv.insert(kind.name.clone(), axes);
+            }
+        }
+        sharding
+    }
+
+    fn root(&self, mut v: usize) -> usize {
+        while self.parent[v] != v {
+            v = self.parent[v];
+        }
+        v
+    }
+
+    fn variable(&mut self, key: Key, length: u64) -> usize {
+        if let Some(v) = self.keys.get(&key) {
+            return *v;
+        }
+        let v = self.parent.len();
+        self.parent.push(v);
+        self.whole.push(false);
+        self.wish.push(None);
+        self.lengths.push(length);
+        self.keys.insert(key, v);
+        v
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        if a == b {
+            return;
+        }
+        self.parent[b] = a;
+        self.whole[a] |= self.whole[b];
+    }
+
+    fn force(&mut self, v: usize) {
+        let root = self.root(v);
+        self.whole[root] = true;
+    }
+
+    fn entry(&mut self, index: usize, entry: &Entry) {
+        let made: Vec<&str> = entry.graphs().flat_map(|(_, g)| g.outputs.iter().map(|(n, _)| n.as_str())).collect();
+        for (place, (_, graph)) in entry.graphs().enumerate() {
+            let number = number(index, place);
+            let mut walk = Walk { axes: self, graph, number, entry: index };
+            for id in graph.ids() {
+                walk.node(id, &made);
+            }
+            for (name, id) in &graph.outputs {
+                walk.exchanged(name, *id);
+            }
+        }
+    }
+
+    /// Weights wish to be spread as `[shard]` says, over the axes that the mesh has.
+    fn wishes(&mut self) -> Result<(), PassError> {
+        let facts = &self.module.facts;
+        for weight in &facts.weights {
+            for axis in weight.axes.iter().flatten() {
+                let (Some(over), Extent::Fixed(n)) = (wish_of(facts, self.mesh, &axis.name), axis.extent) else {
+                    continue;
+                };
+                let v = self.variable(Key::Weight(weight.scope, weight.name.clone(), axis.name.clone()), n);
+                let root = self.root(v);
+                match &self.wish[root] {
+                    // Two wishes that differ cannot both hold.
+                    Some(other) if *other != over => self.whole[root] = true,
+                    _ => self.wish[root] = Some(over),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), PassError> {
+        loop {
+            self.spread = (0..self.parent.len())
+                .map(|v| if self.whole[v] { Vec::new() } else { self.wish[v].clone().unwrap_or_default() })
+                .collect();
+            if !self.conflicts()? {
+                break;
+            }
+        }
+        self.lengths_come_out_even()?;
+        self.heads_line_up()
+    }
+
+    /// Makes whole what cannot be spread after all; says whether something changed.
+    fn conflicts(&mut self) -> Result<bool, PassError> {
+        let mut force: Vec<Key> = Vec::new();
+        for (entry_index, entry) in self.module.entries.iter().enumerate() {
+            let last = entry.classes.len() + 1;
+            for (place, (_, graph)) in entry.graphs().enumerate() {
+                let number = number(entry_index, place);
+                for id in graph.ids() {
+                    self.value_conflicts(graph, number, id, &mut force)?;
+                }
+                // A result is put together from parts, and parts that ranks share would stand in it twice.
+                for (_, id) in graph.outputs.iter().filter(|_| place == last) {
+                    for axis in graph.tensor(*id).map(|t| t.axes.as_slice()).unwrap_or_default() {
+                        let parts = self.mesh.parts(self.of(number, *id, &axis.name));
+                        if matches!(axis.extent, Extent::Fixed(n) if !n.is_multiple_of(parts)) {
+                            force.push(Key::Value(number, *id, axis.name.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        for (key, v) in &self.keys {
+            // A view may cut an axis so that parts do not come out even; a weight's own length is the user's mistake.
+            let over = &self.spread[self.root(*v)];
+            let parts = self.mesh.parts(over);
+            if !over.is_empty() && matches!(key, Key::Value(..)) && !self.even(self.lengths[*v], parts) {
+                let weight = self.keys.iter().any(|(k, w)| {
+                    matches!(k, Key::Weight(..)) && self.root(*w) == self.root(*v) && self.lengths[*w] == self.lengths[*v]
+                });
+                if !weight {
+                    force.push(key.clone());
+                }
+            }
+        }
+        let mut changed = false;
+        for key in force {
+            if let Some(v) = self.keys.get(&key).copied() {
+                let root = self.root(v);
+                changed |= !std::mem::replace(&mut self.whole[root], true);
+            }
+        }
+        Ok(changed)
+    }
+
+    fn even(&self, length: u64, parts: u64) -> bool {
+        length.is_multiple_of(parts) || (length > 0 && parts.is_multiple_of(length))
+    }
+
+    /// A mesh axis may stand for one axis of a value only; what is contracted or indexed counts as one of the product's.
+    fn value_conflicts(
+        &self,
+        graph: &Graph,
+        number: usize,
+        id: ValueId,
+        force: &mut Vec<Key>,
+    ) -> Result<(), PassError> {
+        let Some(ty) = graph.tensor(id) else { return Ok(()) };
+        let key = |id: ValueId, axis: &str| Key::Value(number, id, axis.to_owned());
+        let mut used: Vec<(&str, &[String])> = Vec::new();
+        let mut all: Vec<(ValueId, String)> = ty.axes.iter().map(|a| (id, a.name.clone())).collect();
+        let operands = graph.operands(id);
+        match &graph.node(id).op {
+            Op::Linear { contract, .. } => {
+                if let (Some(first), Some(w)) = (contract.first(), operands.get(1)) {
+                    all.push((*w, first.clone()));
+                    let length = self.keys.get(&key(*w, first)).map_or(1, |v| self.lengths[*v]);
+                    let over = self.of(number, *w, first);
+                    // Shared elements would be counted several times.
+                    if !over.is_empty() && !length.is_multiple_of(self.mesh.parts(over)) {
+                        force.push(key(*w, first));
+                    }
+                }
+                if let (3, Some(index)) = (operands.len(), index_axis(graph, id)) {
+                    all.push((operands[1], index));
+                }
+            }
+            Op::Gather { axis } => all.push((operands[0], axis.clone())),
+            _ => {}
+        }
+        if let (Op::Linear { .. } | Op::Gather { .. }, Some(index)) = (&graph.node(id).op, index_axis(graph, id)) {
+            let table = table_of(graph, id);
+            let over = self.of(number, table, &index);
+            let length = self.keys.get(&key(table, &index)).map_or(1, |v| self.lengths[*v]);
+            if !over.is_empty() && !length.is_multiple_of(self.mesh.parts(over)) {
+                force.push(key(table, &index));
+            }
+        }
+        for (value, axis) in &all {
+            let over = self.of(number, *value, axis);
+            if let Some((other, _)) = used.iter().find(|(_, o)| o.iter().any(|m| over.contains(m))) {
+                if let Op::Weight(reference) = &graph.node(id).op {
+                    return Err(error::one_mesh_axis(reference, other, axis, over));
+                }
+                force.push(key(*value, axis));
+                continue;
+            }
+            if !over.is_empty() {
+                used.push((axis, over));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is spread has equal parts, or parts that ranks may share.
+    fn lengths_come_out_even(&self) -> Result<(), PassError> {
+        let facts = &self.module.facts;
+        for weight in &facts.weights {
+            for axis in weight.axes.iter().flatten() {
+                let over = self.found(&Key::Weight(weight.scope, weight.name.clone(), axis.name.clone()));
+                let Extent::Fixed(n) = axis.extent else { continue };
+                let parts = self.mesh.parts(over);
+                let shared = facts.shard.get(&axis.name).is_some_and(|l| l.iter().any(|w| w == OR_REPLICATE));
+                if !n.is_multiple_of(parts) && !(shared && n > 0 && parts.is_multiple_of(n)) {
+                    return Err(error::uneven(weight, &axis.name, n, over, self.mesh, shared));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Query heads of a rank read the cached heads of the same rank.
+    fn heads_line_up(&self) -> Result<(), PassError> {
+        for (entry_index, entry) in self.module.entries.iter().enumerate() {
+            for (place, (_, graph)) in entry.graphs().enumerate() {
+                let number = number(entry_index, place);
+                for id in graph.ids() {
+                    let Op::Attend { kv: KvRef::Kind(name), .. } = &graph.node(id).op else { continue };
+                    let (Some(ty), Some(kind)) = (graph.tensor(id), self.module.facts.kv_kind(name)) else { continue };
+                    let heads = ty.axes.iter().find(|a| !a.is_rows());
+                    let (Some(heads), Some(cached)) = (heads, kind.k.first()) else { continue };
+                    let over = self.of(number, id, &heads.name);
+                    let kept = self.found(&Key::Cached(name.clone(), cached.name.clone()));
+                    if over != kept && !(kept.is_empty() && cached.extent == Extent::Fixed(1)) {
+                        return Err(error::heads_apart(&heads.name, over, &cached.name, kept, graph.node(id).span));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mesh axes that `[shard]` gives an axis, of those that the mesh has.
+pub(super) fn wish_of(facts: &Facts, mesh: &Mesh, axis: &str) -> Option<Vec<String>> {
+    let over = mesh.present(facts.shard.get(axis)?.iter().filter(|word| *word != OR_REPLICATE));
+    (!over.is_empty()).then_some(over)
+}
+
+/// The axis of a table that ids index: of a weight in a product with ids, or gathered along. `None` where the table is no
+/// weight, or the axis one of rows.
+pub(super) fn index_axis(graph: &Graph, id: ValueId) -> Option<String> {
+    let operands = graph.operands(id);
+    let table = match (&graph.node(id).op, operands.len()) {
+        (Op::Linear { .. }, 3) => operands.get(1)?,
+        (Op::Gather { .. }, 2) => operands.first()?,
+        _ => return None,
+    };
+    if !matches!(graph.node(*table).op, Op::Weight(_)) {
+        return None;
+    }
+    let axis = match &graph.node(id).op {
+        Op::Gather { axis } => axis.clone(),
+        _ => graph.tensor(*table)?.axes.first()?.name.clone(),
+    };
+    Some(axis)
+}
+
+/// The table that a product with ids or a gather reads.
+pub(super) fn table_of(graph: &Graph, id: ValueId) -> ValueId {
+    let operands = graph.operands(id);
+    let place = usize::from(matches!(graph.node(id).op, Op::Linear { .. }));
+    operands.get(place).copied().unwrap_or(id)
+}
+
+/// Graphs are numbered entry by entry; no entry has this many.
+const GRAPHS: usize = 1 << 20;
+
+/// Number of a graph by entry and place.
+pub(super) fn number(entry: usize, place: usize) -> usize {
+    entry * GRAPHS + place
+}
+
+/// One graph's variables.
+struct Walk<'a, 'm> {
+    axes: &'a mut Axes<'m>,
+    graph: &'a Graph,
+    number: usize,
+    entry: usize,
+}
+
+impl Walk<'_, '_> {
+    fn fixed(&self, id: ValueId) -> Vec<(String, u64)> {
+        let axes = self.graph.tensor(id).map(|t| t.axes.as_slice()).unwrap_or_default();
+        let fixed = axes.iter().filter_map(|a| match a.extent {
+            Extent::Fixed(n) => Some((a.name.clone(), n)),
+            Extent::Rows => None,
+        });
+        fixed.collect()
+    }
+
+    fn var(&mut self, id: ValueId, axis: &str) -> Option<usize> {
+        let (name, n) = self.fixed(id).into_iter().find(|(name, _)| name == axis)?;
+        Some(self.axes.variable(Key::Value(self.number, id, name), n))
+    }
+
+    fn force(&mut self, id: ValueId, axis: &str) {
+        if let Some(v) = self.var(id, axis) {
+            self.axes.force(v);
+        }
+    }
+
+    fn join(&mut self, a: (ValueId, &str), b: (ValueId, &str)) {
+        if let (Some(x), Some(y)) = (self.var(a.0, a.1), self.var(b.0, b.1)) {
+            self.axes.join(x, y);
+        }
+    }
+
+    /// Axes of one name are one axis.
+    fn through(&mut self, from: ValueId, to: ValueId, except: &[&str]) {
+        for (name, _) in self.fixed(from) {
+            if !except.contains(&name.as_str()) {
+                self.join((from, &name), (to, &name));
+            }
+        }
+    }
+
+    fn all_whole(&mut self, id: ValueId) {
+        for (name, _) in self.fixed(id) {
+            self.force(id, &name);
+        }
+    }
+
+    fn exchanged(&mut self, name: &str, id: ValueId) {
+        for (axis, n) in self.fixed(id) {
+            let other = self.axes.variable(Key::Exchanged(self.entry, name.to_owned(), axis.clone()), n);
+            if let Some(v) = self.var(id, &axis) {
+                self.axes.join(v, other);
+            }
+        }
+    }
+
+    fn node(&mut self, id: ValueId, made: &[&str]) {
+        let graph = self.graph;
+        let operands = graph.operands(id);
+        let first = operands.first().copied().unwrap_or(id);
+        match &graph.node(id).op {
+            // What the entry is given is whole on every rank.
+            Op::Input(name) if !made.contains(&name.as_str()) => self.all_whole(id),
+            Op::Input(name) => self.exchanged(name, id),
+            Op::Weight(reference) => self.weight(id, reference),
+            Op::Unary(_) | Op::Round(_) => self.through(first, id, &[]),
+            Op::Binary(_) | Op::Fma | Op::Select => operands.iter().for_each(|o| self.through(*o, id, &[])),
+            Op::Reduce { axis, .. } => {
+                self.force(first, axis);
+                self.through(first, id, &[axis]);
+            }
+            Op::Top { axis, into, .. } => {
+                self.force(first, axis);
+                self.force(id, into);
+                self.through(first, id, &[axis]);
+            }
+            Op::InTop { axis, .. } => {
+                self.force(first, axis);
+                self.through(first, id, &[]);
+            }
+            Op::Gather { axis } => {
+                if index_axis(graph, id).is_none() {
+                    self.force(first, axis);
+                }
+                self.through(first, id, &[axis]);
+                operands.iter().skip(1).for_each(|ids| self.through(*ids, id, &[]));
+            }
+            Op::Slice { axis, into, .. } => {
+                self.force(first, axis);
+                into.iter().for_each(|into| self.force(id, into));
+                self.through(first, id, &[axis]);
+            }
+            Op::Concat { into } => {
+                self.force(id, into);
+                for operand in &operands {
+                    if let Some((inner, _)) = self.fixed(*operand).last().cloned() {
+                        self.force(*operand, &inner);
+                        self.through(*operand, id, &[&inner]);
+                    }
+                }
+            }
+            Op::Split { axis } => self.view(first, axis, id),
+            Op::Merge { into } => self.view(id, into, first),
+            Op::Rename { from, to } => {
+                self.join((first, from), (id, to));
+                self.through(first, id, &[from]);
+            }
+            Op::Linear { contract, order } => self.linear(id, &operands, contract, order.is_open()),
+            Op::Dot { axis, .. } => {
+                for operand in &operands {
+                    self.force(*operand, axis);
+                    self.through(*operand, id, &[axis]);
+                }
+            }
+            Op::Store { kv: KvRef::Kind(kind) } => {
+                for operand in operands.iter().take(2) {
+                    for (axis, n) in self.fixed(*operand) {
+                        let cached = self.axes.variable(Key::Cached(kind.clone(), axis.clone()), n);
+                        if let Some(v) = self.var(*operand, &axis) {
+                            self.axes.join(v, cached);
+                        }
+                    }
+                }
+                // Heads come first; what a head consists of stays together.
+                for (axis, _) in self.fixed(first).into_iter().skip(1) {
+                    self.force(first, &axis);
+                }
+            }
+            Op::Attend { .. } => {
+                self.through(first, id, &[]);
+                for (axis, _) in self.fixed(first).into_iter().skip(1) {
+                    self.force(first, &axis);
+                }
+            }
+            _ => self.all_whole(id),
+        }
+    }
+
+    /// A product axis is spread as its outermost factor.
+    fn view(&mut self, product: ValueId, axis: &str, factors: ValueId) {
+        let whole: Vec<String> = self.fixed(product).into_iter().map(|a| a.0).filter(|a| a != axis).collect();
+        let parts: Vec<String> = self.fixed(factors).into_iter().map(|a| a.0).filter(|a| !whole.contains(a)).collect();
+        for (i, factor) in parts.iter().enumerate() {
+            if i == 0 {
+                self.join((product, axis), (factors, factor));
+            } else {
+                self.force(factors, factor);
+            }
+        }
+        self.through(product, factors, &[axis]);
+    }
+
+    fn linear(&mut self, id: ValueId, operands: &[ValueId], contract: &[String], open: bool) {
+        let [x, w, ids @ ..] = operands else { return };
+        for (i, axis) in contract.iter().enumerate() {
+            self.join((*x, axis), (*w, axis));
+            // Parts of a sum are contiguous, so only the outermost axis can be cut; a sum in a fixed order cannot.
+            if i > 0 || !open {
+                self.force(*x, axis);
+            }
+        }
+        let mut except: Vec<&str> = contract.iter().map(String::as_str).collect();
+        self.through(*x, id, &except);
+        let index = if ids.is_empty() { None } else { self.fixed(*w).first().map(|a| a.0.clone()) };
+        if let Some(index) = &index {
+            if index_axis(self.graph, id).is_none() {
+                self.force(*w, index);
+            }
+            except.push(index);
+        }
+        self.through(*w, id, &except);
+        ids.iter().for_each(|ids| self.through(*ids, id, &[]));
+    }
+
+    fn weight(&mut self, id: ValueId, reference: &WeightRef) {
+        let names = match reference {
+            WeightRef::Model(name) => vec![(Scope::Model, name)],
+            WeightRef::Layer(name) | WeightRef::FirstLayer(name) => vec![(Scope::Layer, name)],
+            WeightRef::Next { layer, last } => vec![(Scope::Layer, layer), (Scope::Model, last)],
+            WeightRef::Packed { .. } => return self.all_whole(id),
+        };
+        for (scope, name) in names {
+            for (axis, n) in self.fixed(id) {
+                let weight = self.axes.variable(Key::Weight(scope, name.clone(), axis.clone()), n);
+                if let Some(v) = self.var(id, &axis) {
+                    self.axes.join(v, weight);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What keeps a model from lying on a mesh.
+
+use crate::PassError;
+use ir::{Facts, Mesh, Span, Weight, WeightRef};
+
+/// A mesh axis that the spec gives nothing to.
+pub(super) fn unknown_mesh_axis(axis: &str, mesh: &Mesh, facts: &Facts) -> PassError {
+    let mut known: Vec<&str> =
+        facts.shard.values().flatten().map(String::as_str).filter(|w| *w != super::axes::OR_REPLICATE).collect();
+    known.sort_unstable();
+    known.dedup();
+    let help = if known.is_empty() {
+        format!("say in `[shard]` which axes are spread, for example `heads = [\"{axis}\"]`")
+    } else {
+        format!("`[shard]` names {}; use one of these, or give an axis to `{axis}` there", known.join(", "))
+    };
+    PassError {
+        code: "P0501",
+        message: format!("the mesh {mesh} has the axis `{axis}`, over which the spec spreads nothing"),
+        help,
+        span: None,
+    }
+}
+
+/// A length that does not come out even.
+pub(super) fn uneven(weight: &Weight, axis: &str, n: u64, over: &[String], mesh: &Mesh, shared: bool) -> PassError {
+    let parts = mesh.parts(over);
+    let help = if !shared && n > 0 && parts.is_multiple_of(n) {
+        format!("use at most {n} ranks along {}, or let ranks share: `{axis} = [\"{}\", \"or-replicate\"]`", over.join("."), over.join("\", \""))
+    } else {
+        let fits: Vec<String> = (1..=n.min(64)).filter(|p| n.is_multiple_of(*p)).map(|p| p.to_string()).collect();
+        format!("use a number of ranks along {} that divides it: {}", over.join("."), fits.join(", "))
+    };
+    PassError {
+        code: "P0502",
+        message: format!(
+            "`{axis}` of weight `{}` has {n} entries, and the mesh {mesh} spreads it over {parts} ranks",
+            weight.name
+        ),
+        help,
+        span: weight.span,
+    }
+}
+
+/// Two axes of one weight over one mesh axis.
+pub(super) fn one_mesh_axis(reference: &WeightRef, a: &str, b: &str, over: &[String]) -> PassError {
+    let name = match reference {
+        WeightRef::Model(name) | WeightRef::Layer(name) | WeightRef::FirstLayer(name) => name.as_str(),
+        WeightRef::Next { layer, .. } => layer.as_str(),
+        WeightRef::Packed { into, .. } => into.as_str(),
+    };
+    PassError {
+        code: "P0503",
+        message: format!("weight `{name}` has the axes `{a}` and `{b}`, and both are spread over `{}`", over.join(", ")),
+        help: "give each of them mesh axes of its own in `[shard]`, or leave one whole".to_owned(),
+        span: None,
+    }
+}
+
+/// Query heads and cached heads on different ranks.
+pub(super) fn heads_apart(
+    heads: &str,
+    over: &[String],
+    cached: &str,
+    kept: &[String],
+    span: Option<Span>,
+) -> PassError {
+    let list = |over: &[String]| {
+        if over.is_empty() { "whole on every rank".to_owned() } else { format!("spread over {}", over.join(", ")) }
+    };
+    let words: Vec<String> = over.iter().map(|w| format!("\"{w}\"")).collect();
+    PassError {
+        code: "P0504",
+        message: format!(
+            "query heads `{heads}` are {}, and the heads `{cached}` that they read are {}",
+            list(over),
+            list(kept)
+        ),
+        help: format!("spread both alike in `[shard]`: `{cached} = [{}, \"or-replicate\"]`", words.join(", ")),
+        span,
+    }
+}

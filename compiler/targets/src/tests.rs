@@ -1,0 +1,119 @@
+//! Target files: reading, choosing, and what is refused.
+
+use crate::*;
+use ir::{DType, Mesh, RowsPerSequence};
+
+const SMALL: &str = "name = 'x'\ndescription = 'd'\narch = 'cpu'\nkv = { page_tokens = 16, dtype = 'act' }\n";
+const RAGGED: &str = "[[bucket]]\nrows = 'ragged'\ntokens = 64\nsequences = 8\n";
+
+fn error(text: &str) -> String {
+    Target::from_text(text, "x.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn every_built_in_target_loads_under_its_own_name() {
+    assert_eq!(names(), ["cpu", "cpu-f32", "gb300-bf16", "h200-bf16"]);
+    for name in names() {
+        let target = Target::load(name).unwrap();
+        assert_eq!(target.name, name);
+        let buckets = target.buckets_of("forward");
+        assert!(buckets.is_sorted_by_key(|b| b.tokens) && !buckets.is_empty());
+    }
+}
+
+#[test]
+fn the_targets_differ_in_act_only() {
+    let (plain, wide) = (Target::load("cpu").unwrap(), Target::load("cpu-f32").unwrap());
+    assert_eq!((plain.act, wide.act), (None, Some(DType::F32)));
+    assert_eq!(plain.kv.dtype.resolve(DType::Bf16), DType::Bf16);
+    assert_eq!((plain.buckets, plain.options, plain.kv), (wide.buckets, wide.options, wide.kv));
+}
+
+#[test]
+fn a_near_miss_is_suggested() {
+    let text = Target::load("cpu-f23").unwrap_err().to_string();
+    assert_eq!(text, "T0101: cpu-f23: no target has this name; did you mean `cpu-f32`?");
+    let text = error(&format!("{SMALL}limit = {{ arena_bytes = 1 }}\n"));
+    assert_eq!(text, "T0104: x.toml: no key of a target file is called `limit`; did you mean `limits`?");
+    let text = error(&format!("{SMALL}[[bucket]]\nrow = 'one'\ntokens = 1\n"));
+    assert_eq!(text, "T0104: x.toml: no key of a target file is called `row` in `bucket`; did you mean `rows`?");
+}
+
+#[test]
+fn values_out_of_range_name_both_facts() {
+    for (bucket, wanted) in [
+        ("rows = 'one'\ntokens = 0", "T0105: x.toml: a bucket has 0 tokens; use 1 to 1048576"),
+        ("rows = 3\ntokens = 8", "a bucket of 8 tokens has 3 rows per sequence; make tokens a multiple of the rows"),
+        ("rows = 'ragged'\ntokens = 8\nsequences = 9", "a bucket of 8 tokens has 9 sequences; use 1 to 8"),
+        ("rows = 'ragged'\ntokens = 8\nwanted = 9", "a bucket of 8 tokens has 9 wanted rows; use 1 to 8"),
+        ("rows = 'two'\ntokens = 8", "`rows` of a bucket is \"two\""),
+        ("rows = 'ragged'\ntokens = 64", "two buckets have 64 tokens and the same rows; keep one of them"),
+        ("rows = 'one'\ntokens = -1", "T0103: x.toml:"),
+    ] {
+        let text = error(&format!("{SMALL}{RAGGED}[[bucket]]\n{bucket}\n"));
+        assert!(text.contains(wanted), "{text}");
+    }
+    assert!(error(SMALL).contains("no bucket has ragged rows"));
+    assert!(error("name = ").starts_with("T0103: x.toml:1:"));
+    assert!(error(&format!("act = 'i32'\n{SMALL}{RAGGED}")).contains("`act` is `i32`; use `f32` or `bf16`"));
+}
+
+#[test]
+fn a_path_names_a_file_of_the_same_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, format!("{SMALL}{RAGGED}[[bucket]]\nentry = 'draft'\nrows = 4\ntokens = 16\n")).unwrap();
+    let target = Target::load(path.to_str().unwrap()).unwrap();
+    assert_eq!(target.buckets_of("forward").len(), 1);
+    let draft = target.buckets_of("draft");
+    assert_eq!(draft.len(), 2);
+    assert_eq!((draft[0].rows, draft[0].sequences), (RowsPerSequence::Block(4), 4));
+    assert!(Target::load("nowhere.toml").unwrap_err().to_string().starts_with("T0102: nowhere.toml: "));
+}
+
+#[test]
+fn device_targets_have_the_facts_that_floors_need() {
+    for name in ["h200-bf16", "gb300-bf16"] {
+        let hardware = Target::load(name).unwrap().hardware;
+        for key in ["memory_bytes", "read_bytes_per_second", "flops_bf16", "flops_f32", "link_bytes_per_second"] {
+            assert!(hardware.fact(key).is_some_and(|v| v > 0.0), "{name}: {key}");
+        }
+        assert!(hardware.facts.values().all(|f| f.source.len() > 10));
+    }
+    assert!(Target::load("cpu").unwrap().hardware.facts.is_empty());
+}
+
+#[test]
+fn options_follow_the_mesh() {
+    let target = Target::load("h200-bf16").unwrap();
+    let combine = |mesh: &str| target.options_on(&Mesh::parse(mesh).unwrap())["combine"].clone();
+    assert_eq!(combine("tp=1"), ["library"]);
+    assert_eq!(combine("tp=2"), ["single"]);
+    assert_eq!(combine("ep=4"), ["single"]);
+    assert_eq!(combine("dp=2"), ["library"]);
+    assert_eq!(Target::load("cpu").unwrap().options_on(&Mesh::single())["combine"], ["library"]);
+}
+
+#[test]
+fn hardware_and_meshes_are_checked() {
+    for (line, wanted) in [
+        (
+            "hardware = { memory_byte = { value = 1, source = 's' } }",
+            "`memory_byte` in `hardware`; did you mean `memory_bytes`?",
+        ),
+        ("hardware = { memory_bytes = { valu = 1 } }", "`valu` in `hardware`; did you mean `value`?"),
+        (
+            "hardware = { memory_bytes = { value = -1, source = 's' } }",
+            "`hardware.memory_bytes` is -1; give a positive number of byte",
+        ),
+        ("hardware = { memory_bytes = { value = 1, source = '' } }", "`hardware.memory_bytes` has no source"),
+        ("meshes = ['tp']", "`meshes` has `tp`"),
+        ("relaxations = ['rank-rond']", "no relaxation is called `rank-rond`; known are rank-round"),
+        ("fuse = { row = true }", "`row` in `fuse`; did you mean `rows`?"),
+        ("options = { a = [{ prefers = ['x'] }] }", "`prefers` in `options.a`; did you mean `prefer`?"),
+        ("options = { a = 'x' }", "`options.a` is \"x\""),
+    ] {
+        let text = error(&format!("{line}\n{SMALL}{RAGGED}"));
+        assert!(text.contains(wanted), "{text}");
+    }
+}
