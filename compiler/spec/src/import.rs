@@ -38,12 +38,20 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
         Ok(json @ Value::Object(_)) => json,
         Ok(_) => {
             let span = Span { file, start: 0, end: text.len().min(1) as u32 };
-            out.push(Diagnostic::error("B0401", "a config is a JSON object").at(span, "another kind of value"));
+            out.push(
+                Diagnostic::error("B0401", "a config is a JSON object")
+                    .at(span, "another kind of value")
+                    .help("name the config.json of a checkpoint"),
+            );
             return None;
         }
         Err(e) => {
             let span = line_column(&text, file, e.line(), e.column());
-            out.push(Diagnostic::error("B0401", format!("the config is not JSON: {e}")).at(span, "here"));
+            out.push(
+                Diagnostic::error("B0401", format!("the config is not JSON: {e}"))
+                    .at(span, "here")
+                    .help("mend the file, or copy it from the checkpoint again"),
+            );
             return None;
         }
     };
@@ -300,7 +308,8 @@ impl Importer<'_> {
                     lines.push(Line { path, text: format!("{ours} = [{}]", kinds.join(", ")) });
                 }
                 found => {
-                    let d = Diagnostic::error("B0407", format!("`{path}` must be a list of names, one per layer"));
+                    let d = Diagnostic::error("B0407", format!("`{path}` must be a list of names, one per layer"))
+                        .help("write null to take the rule of the base spec");
                     self.error(&path, d, format!("{found} here"));
                 }
             }
@@ -321,7 +330,8 @@ impl Importer<'_> {
                 }
                 found => {
                     let d =
-                        Diagnostic::error("B0408", format!("`{path}` must be a number, a list of token ids or null"));
+                        Diagnostic::error("B0408", format!("`{path}` must be a number, a list of token ids or null"))
+                            .help("write null if the model has none");
                     self.error(&path, d, format!("{found} here"));
                 }
             }

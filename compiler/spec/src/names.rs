@@ -78,7 +78,9 @@ impl<'a> Reader<'a, '_> {
     fn body(&mut self, body: &'a [Stmt]) {
         for stmt in body {
             match &stmt.kind {
-                StmtKind::Const { value, .. } | StmtKind::Expr(value) => self.expr(value),
+                // Functions of constants are another list, which is looked through where they are evaluated.
+                StmtKind::Const { .. } => {}
+                StmtKind::Expr(value) => self.expr(value),
                 StmtKind::Let { values, .. } | StmtKind::Return(values) | StmtKind::Yield(values) => {
                     values.iter().for_each(|e| self.expr(e));
                 }
@@ -98,6 +100,10 @@ impl<'a> Reader<'a, '_> {
             ExprKind::Field(base, field) => self.field(base, field),
             ExprKind::Call { function, args, named } => {
                 self.call(function);
+                // `iota` names an axis, as `over` does.
+                if function.text == "iota" {
+                    return;
+                }
                 args.iter().for_each(|a| self.expr(a));
                 // `over` names an axis, which a value may have without any table knowing it.
                 named.iter().filter(|(name, _)| name.text != "over").for_each(|(_, a)| self.expr(a));

@@ -31,7 +31,8 @@ impl Elab<'_> {
             axes = union(&axes, &t.ty.axes).map_err(|name| {
                 Stop::from(
                     Diagnostic::error("B0211", format!("the axis `{name}` has two lengths here"))
-                        .at(span, "operands cannot be aligned"),
+                        .at(span, "operands cannot be aligned")
+                        .help(format!("rename one of them: `x as other_{name}`")),
                 )
             })?;
         }
@@ -103,7 +104,8 @@ impl Elab<'_> {
             Some(axis) if !axis.is_rows() => Ok(axis),
             _ => refuse(
                 Diagnostic::error("B0213", "a value with a fixed innermost axis is expected")
-                    .at(span, format!("its axes are {}", t.axis_names())),
+                    .at(span, format!("its axes are {}", t.axis_names()))
+                    .help("write over = axis with the name of an axis of fixed length"),
             ),
         }
     }

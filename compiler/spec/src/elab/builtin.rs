@@ -5,6 +5,7 @@ use super::expr::unsupported;
 use super::value::{Tensor, Val};
 use crate::Diagnostic;
 use crate::ast::{Expr, ExprKind, FunctionKind, Ident};
+use crate::diag::counted;
 use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, Binary, ConstExpr, ConstUnary, DType, Op, Order, ReduceOp, Span, TensorType, TopWhat, Unary};
 
@@ -54,7 +55,8 @@ impl Elab<'_> {
                 return refuse(
                     Diagnostic::error("B0261", "arguments of a spec's function are positional")
                         .at(name.span, "named here")
-                        .note(Some(found.name.span), "declared here"),
+                        .note(Some(found.name.span), "declared here")
+                        .help("write the arguments in the order of the declaration, without names"),
                 );
             }
             let mut values = Vec::new();
@@ -92,9 +94,12 @@ impl Elab<'_> {
         };
         if args.len() < *least || args.len() > *most {
             return refuse(
-                Diagnostic::error("B0224", format!("`{name}` takes {least} arguments and gets {}", args.len()))
-                    .at(span, format!("{} here", args.len()))
-                    .help(format!("docs/ops.md#{name} has its form")),
+                Diagnostic::error(
+                    "B0224",
+                    format!("`{name}` takes {} and gets {}", counted(*least, "argument"), args.len()),
+                )
+                .at(span, format!("{} here", args.len()))
+                .help(format!("docs/ops.md#{name} has its form")),
             );
         }
         if let Some((wrong, _)) = named.iter().find(|(n, _)| !known.contains(&n.text.as_str())) {
@@ -194,7 +199,9 @@ impl Elab<'_> {
             let val = self.expr(e, None)?;
             out.push(self.tensor(val, e.span)?);
         }
-        out.try_into().map_err(|_| Diagnostic::error("B0224", format!("{N} arguments are expected")).into())
+        out.try_into().map_err(|_| {
+            Diagnostic::error("B0224", format!("{N} arguments are expected")).help("docs/ops.md has its form").into()
+        })
     }
 
     fn pair(&mut self, op: Binary, args: &[Expr], span: Span) -> Res<Tensor> {
@@ -217,7 +224,11 @@ impl Elab<'_> {
             return Ok((t, axis));
         };
         let ExprKind::Name(name) = &over.kind else {
-            return refuse(Diagnostic::error("B0264", "`over` names an axis").at(over.span, "another thing"));
+            return refuse(
+                Diagnostic::error("B0264", "`over` names an axis")
+                    .at(over.span, "another thing")
+                    .help("write over = axis, such as over = picked"),
+            );
         };
         let t = self.with_axis(t, name, over.span)?;
         let axis = t.ty.axes.iter().find(|a| a.name == *name).cloned();
@@ -228,7 +239,8 @@ impl Elab<'_> {
             }
             _ => refuse(
                 Diagnostic::error("B0265", format!("`{name}` is an axis of rows, and rows stay apart"))
-                    .at(over.span, "cannot be reduced"),
+                    .at(over.span, "cannot be reduced")
+                    .help("reduce over an axis of fixed length"),
             ),
         }
     }
@@ -302,7 +314,8 @@ impl Elab<'_> {
             (_, other) => {
                 return refuse(
                     Diagnostic::error("B0267", "how many is a constant")
-                        .at(e.span, format!("this is {}", other.what())),
+                        .at(e.span, format!("this is {}", other.what()))
+                        .help("write a number, or the name of a dimension or value"),
                 );
             }
         };
@@ -354,7 +367,8 @@ impl Elab<'_> {
         if operands[0].ty.dtype != DType::Bool {
             return refuse(
                 Diagnostic::error("B0248", "a truth value decides `where`")
-                    .at(args[0].span, format!("this is {}", operands[0].ty)),
+                    .at(args[0].span, format!("this is {}", operands[0].ty))
+                    .help("write a comparison, such as where(x > 0, a, b)"),
             );
         }
         let (operands, axes, merges) = self.aligned(operands.to_vec(), span)?;

@@ -223,5 +223,7 @@ fn symbol(op: BinaryOp) -> Option<ConstBinary> {
 }
 
 fn per_layer(span: Span) -> Diagnostic {
-    Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only").at(span, "another operation")
+    Diagnostic::error("B0296", "a number of the layer allows + - * / ** and sqrt only")
+        .at(span, "another operation")
+        .help("compute it at run time: leave `const` away, or write it with these")
 }

@@ -131,7 +131,11 @@ impl Elab<'_> {
         if t.ty.dtype == DType::I32 && t.ty.axes.len() == 1 && t.ty.axes[0].is_rows() {
             return Ok(t);
         }
-        refuse(Diagnostic::error("B0285", "`at` gives one position per row").at(e.span, format!("this is {}", t.ty)))
+        refuse(
+            Diagnostic::error("B0285", "`at` gives one position per row")
+                .at(e.span, format!("this is {}", t.ty))
+                .help("write at = name, an i32[T] parameter of the entry"),
+        )
     }
 
     /// `attend(q, cache, mask, scale = number, sink = scores)`: the result has q's axes.
@@ -152,7 +156,8 @@ impl Elab<'_> {
             other => {
                 return refuse(
                     Diagnostic::error("B0286", "the mask is `causal` or `all`")
-                        .at(args[2].span, format!("this is {}", other.what())),
+                        .at(args[2].span, format!("this is {}", other.what()))
+                        .help("write `causal`, or `all` to see every position"),
                 );
             }
         };

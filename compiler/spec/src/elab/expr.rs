@@ -4,6 +4,7 @@ use super::Elab;
 use super::value::{Origin, Tensor, Val, WeightVal};
 use crate::Diagnostic;
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Stmt};
+use crate::diag::counted;
 use crate::facts::Value;
 use crate::stop::{Res, Stop, refuse};
 use ir::{
@@ -95,7 +96,8 @@ impl Elab<'_> {
         let wrong = |what: &str| {
             refuse(
                 Diagnostic::error("B0242", format!("{what} has no parts"))
-                    .at(base.span, format!("`.{}` is asked of it", field.text)),
+                    .at(base.span, format!("`.{}` is asked of it", field.text))
+                    .help(format!("leave `.{}` away, or write the name of a group before it", field.text)),
             )
         };
         match self.expr(base, None)? {
@@ -165,6 +167,7 @@ impl Elab<'_> {
                     Diagnostic::error("B0245", format!("`W.{}` is a layer's weight, and no layer runs here", w.name))
                         .at(field.span, "outside the layer loop")
                         .note(w.span, "declared for layers")
+                        .help("read it inside `for l in layers`, or in a function called from there")
                 }
                 None => Diagnostic::error("B0244", format!("there is no weight `{}`", field.text))
                     .at(field.span, "unknown")
@@ -228,7 +231,8 @@ impl Elab<'_> {
             Val::Layer => self.tensor(Val::Const(ConstExpr::Layer), span),
             other => refuse(
                 Diagnostic::error("B0247", "a tensor or a number is expected")
-                    .at(span, format!("this is {}", other.what())),
+                    .at(span, format!("this is {}", other.what()))
+                    .help("write a tensor or a number here"),
             ),
         }
     }
@@ -246,7 +250,13 @@ impl Elab<'_> {
             return Ok(());
         }
         let wanted = if wants_bool { "a truth value" } else { "numbers" };
-        refuse(Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty)))
+        refuse(Diagnostic::error("B0248", format!("{wanted} are expected")).at(span, format!("this is {}", t.ty)).help(
+            if wants_bool {
+                "write a comparison, such as x > 0"
+            } else {
+                "write where(x, 1, 0) to make numbers of truth values"
+            },
+        ))
     }
 
     fn operator(&mut self, op: BinaryOp, left: Val, right: Val, span: Span) -> Res<Val> {
@@ -268,7 +278,11 @@ impl Elab<'_> {
             BinaryOp::Ge => return self.operator(BinaryOp::Le, right, left, span),
             BinaryOp::Pow => return self.power(left, right, span),
             BinaryOp::Rem => {
-                return refuse(Diagnostic::error("B0249", "`%` works on constants only").at(span, "run-time operands"));
+                return refuse(
+                    Diagnostic::error("B0249", "`%` works on constants only")
+                        .at(span, "run-time operands")
+                        .help("compute the remainder in a `const`, or write the run-time value without `%`"),
+                );
             }
         };
         let (a, b) = (self.tensor(left, span)?, self.tensor(right, span)?);
@@ -324,7 +338,11 @@ impl Elab<'_> {
     fn index(&mut self, base: &Expr, items: &[Expr], span: Span) -> Res<Val> {
         let base_val = self.expr(base, None)?;
         let [item] = items else {
-            return refuse(Diagnostic::error("B0251", "one index is expected").at(span, "another number of them"));
+            return refuse(
+                Diagnostic::error("B0251", "one index is expected")
+                    .at(span, "another number of them")
+                    .help("write one index a bracket: x[a][b]"),
+            );
         };
         let item_val = self.expr(item, None)?;
         match (base_val, item_val) {
@@ -349,7 +367,8 @@ impl Elab<'_> {
             }
             (_, other) => refuse(
                 Diagnostic::error("B0252", "an index is an integer tensor or a constant")
-                    .at(item.span, format!("this is {}", other.what())),
+                    .at(item.span, format!("this is {}", other.what()))
+                    .help("write a whole number, or ids such as those of `top_ids`"),
             ),
         }
     }
@@ -384,7 +403,8 @@ impl Elab<'_> {
             _ => {
                 return refuse(
                     Diagnostic::error("B0254", format!("the index is no whole number below {length}"))
-                        .at(span, format!("`{}` has {length} entries", axis.name)),
+                        .at(span, format!("`{}` has {length} entries", axis.name))
+                        .help(format!("write a whole number from 0 to {}", length.saturating_sub(1))),
                 );
             }
         };
@@ -402,7 +422,8 @@ impl Elab<'_> {
         }
         refuse(
             Diagnostic::error("B0252", format!("an index along `{}` is expected", axis.name))
-                .at(span, format!("this is {}", ids.ty)),
+                .at(span, format!("this is {}", ids.ty))
+                .help("write a whole number, or ids such as those of `top_ids`"),
         )
     }
 
@@ -434,7 +455,8 @@ impl Elab<'_> {
                         format!("`{}` has {n} entries, `{}` has {length}", name.text, last.name),
                     )
                     .at(span, "renamed here")
-                    .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries")),
+                    .note(self.resolved.dim_spans.get(&name.text).copied(), format!("{n} entries"))
+                    .help(format!("write a name that is no dimension: `as other_{}`", name.text)),
                 );
             }
             _ => {}
@@ -452,8 +474,12 @@ impl Elab<'_> {
     fn for_yield(&mut self, vars: &[Ident], over: &[Expr], body: &[Stmt], hint: Option<DType>, span: Span) -> Res<Val> {
         if vars.len() != over.len() {
             return refuse(
-                Diagnostic::error("B0256", format!("{} names walk over {} values", vars.len(), over.len()))
-                    .at(span, "one name for each value"),
+                Diagnostic::error(
+                    "B0256",
+                    format!("{} over {}", counted(vars.len(), "name"), counted(over.len(), "value")),
+                )
+                .at(span, "one name for each value")
+                .help(format!("write {} between `for` and `in`", counted(over.len(), "name"))),
             );
         }
         let mut scope = std::collections::HashMap::new();
@@ -468,7 +494,8 @@ impl Elab<'_> {
                         "B0257",
                         format!("the loop walks along `{}` and `{}` at once", first.name, last.name),
                     )
-                    .at(e.span, format!("its last axis is `{}`", last.name)),
+                    .at(e.span, format!("its last axis is `{}`", last.name))
+                    .help("walk values whose last axis is the same"),
                 );
             }
             axis = Some(last);
@@ -527,9 +554,13 @@ fn const_op(op: BinaryOp) -> Option<ConstBinary> {
 }
 
 fn no_axes(span: Span) -> Diagnostic {
-    Diagnostic::error("B0260", "a value with an axis to pick along is expected").at(span, "it has none")
+    Diagnostic::error("B0260", "a value with an axis to pick along is expected")
+        .at(span, "it has none")
+        .help("leave the index away: the value is a single number")
 }
 
 pub(super) fn unsupported(what: &str, span: Span) -> Diagnostic {
-    Diagnostic::error("B0090", format!("{what} are not supported yet")).at(span, "used here")
+    Diagnostic::error("B0090", format!("{what} are not supported yet"))
+        .at(span, "used here")
+        .help("README.md has the table of what works; write it in other words")
 }

@@ -4,6 +4,7 @@ use super::value::{Origin, Tensor, Val};
 use super::{Elab, Frame, FrameKind, Instance, MAX_CALLS};
 use crate::Diagnostic;
 use crate::ast::{Function, Param, TypeAst};
+use crate::diag::counted;
 use crate::stop::{Res, Stop, refuse};
 use ir::{Block, DType, Op, Span, TensorType, Type};
 
@@ -67,13 +68,14 @@ impl Elab<'_> {
                 Diagnostic::error(
                     "B0223",
                     format!(
-                        "`{}` returns {} values and declares {}",
+                        "`{}` returns {} and declares {}",
                         function.name.text,
-                        returned.len(),
+                        counted(returned.len(), "value"),
                         declared.len()
                     ),
                 )
-                .at(span, format!("{} declared", declared.len())),
+                .at(span, format!("{} declared", declared.len()))
+                .help("declare as many types behind `->` as values follow `return`"),
             );
         }
         let mut out = Vec::new();
@@ -141,10 +143,11 @@ impl Elab<'_> {
             return refuse(
                 Diagnostic::error(
                     "B0224",
-                    format!("`{name}` takes {} arguments and gets {args}", function.params.len()),
+                    format!("`{name}` takes {} and gets {args}", counted(function.params.len(), "argument")),
                 )
                 .at(span, format!("{args} here"))
-                .note(Some(function.name.span), format!("{} parameters", function.params.len())),
+                .note(Some(function.name.span), counted(function.params.len(), "parameter"))
+                .help(format!("write {}", called(function))),
             );
         }
         if self.calls.contains(name) || self.calls.len() >= MAX_CALLS {
@@ -203,7 +206,8 @@ impl Elab<'_> {
                 other => refuse(
                     Diagnostic::error("B0226", format!("`{}` is a constant parameter", param.name.text))
                         .at(span, format!("this is {}", other.what()))
-                        .note(Some(param.name.span), "declared const"),
+                        .note(Some(param.name.span), "declared const")
+                        .help("declare the parameter without `const`, or pass a number"),
                 ),
             };
         }
@@ -313,4 +317,10 @@ impl Elab<'_> {
         }
         Ok(if items.len() == 1 { items.remove(0) } else { Val::Many(items) })
     }
+}
+
+/// A call as the declaration wants it: `name(a, b)`.
+fn called(function: &Function) -> String {
+    let params: Vec<&str> = function.params.iter().map(|p| p.name.text.as_str()).collect();
+    format!("{}({})", function.name.text, params.join(", "))
 }

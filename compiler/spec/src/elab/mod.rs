@@ -21,6 +21,7 @@ pub(crate) use expr::WORDS;
 
 use crate::Diagnostic;
 use crate::ast::Program;
+use crate::diag::has_errors;
 use crate::facts::Resolved;
 use crate::stop::{Res, Stop, refuse};
 use indexmap::IndexMap;
@@ -75,7 +76,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         elab.calls.clear();
         elab.levels = 0;
     }
-    if program.entries().is_empty() && program.broken.is_empty() {
+    if program.entries().is_empty() && program.broken.is_empty() && !has_errors(out) {
         elab.tell(
             Diagnostic::error("B0201", "the spec has no entry")
                 .at(elab.resolved.whole, "no `entry` in this spec or its bases")
@@ -84,7 +85,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
         );
     }
     let failed = elab.found.stops > 0;
-    if !failed {
+    if !failed && !has_errors(out) {
         elab.unused_weights();
         elab.unread_names();
     }

@@ -122,7 +122,8 @@ impl Elab<'_> {
                 let Some(value) = value else {
                     return refuse(
                         Diagnostic::error("B0233", format!("the arm `{kind}` has no value, another arm has one"))
-                            .at(span, "in this match"),
+                            .at(span, "in this match")
+                            .help(format!("end the arm `{kind}` with a value, or let no arm have one")),
                     );
                 };
                 keeps &= value.value;
@@ -188,7 +189,11 @@ impl Elab<'_> {
     /// `for l in layers { … }`: the body is one block; names it rebinds are carried from layer to layer.
     pub(super) fn layers(&mut self, index: &Ident, body: &[Stmt], span: Span) -> Res<()> {
         if self.frames.len() != 1 {
-            return refuse(Diagnostic::error("B0234", "the layer loop stands in an entry").at(span, "not in an entry"));
+            return refuse(
+                Diagnostic::error("B0234", "the layer loop stands in an entry")
+                    .at(span, "not in an entry")
+                    .help("write the loop in the entry, and call functions from it"),
+            );
         }
         let dtype = self.frame().dtype;
         self.frames.push(Frame::new(FrameKind::Inner, dtype, Vec::new()));
@@ -202,7 +207,8 @@ impl Elab<'_> {
         if last.is_some_and(|(v, _)| matches!(v, Val::Tensor(_))) {
             self.warn(
                 Diagnostic::warning("B0303", "the layer loop's last line makes a value that nothing takes")
-                    .at(span, "in this loop"),
+                    .at(span, "in this loop")
+                    .help("bind it to a name, or remove the line"),
             );
         }
         let Some(mut frame) = self.frames.pop() else { return Ok(()) };
@@ -307,4 +313,5 @@ fn arm_types(kind: &str, first: &[Type], tys: &[Type], span: Span) -> Diagnostic
     let show = |list: &[Type]| list.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
     Diagnostic::error("B0237", format!("the arm `{kind}` leaves {}, the first arm {}", show(tys), show(first)))
         .at(span, "all arms of a match leave the same types")
+        .help("end every arm with values of the same dtype and axes")
 }

@@ -4,6 +4,7 @@ use super::value::{Tensor, Val};
 use super::{Elab, FrameKind};
 use crate::Diagnostic;
 use crate::ast::{Expr, Ident, Stmt, StmtKind, Target, TypeAst};
+use crate::diag::counted;
 use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, DType, Op, Span, Type};
 
@@ -55,7 +56,11 @@ impl Elab<'_> {
             }
             StmtKind::Yield(values) => {
                 let [value] = values.as_slice() else {
-                    return refuse(Diagnostic::error("B0205", "`yield` gives one value").at(stmt.span, "several here"));
+                    return refuse(
+                        Diagnostic::error("B0205", "`yield` gives one value")
+                            .at(stmt.span, "several here")
+                            .help("yield one value; run a second loop for another"),
+                    );
                 };
                 let value = self.expr(value, None)?;
                 self.frame().yielded = Some(value);
@@ -94,8 +99,12 @@ impl Elab<'_> {
         }
         if items.len() != targets.len() {
             return refuse(
-                Diagnostic::error("B0206", format!("{} names take {} values", targets.len(), items.len()))
-                    .at(span, format!("{} names, {} values", targets.len(), items.len())),
+                Diagnostic::error(
+                    "B0206",
+                    format!("{} for {}", counted(targets.len(), "name"), counted(items.len(), "value")),
+                )
+                .at(span, "names and values do not match")
+                .help(format!("write {} before `=`", counted(items.len(), "name"))),
             );
         }
         for (target, (value, value_span)) in targets.iter().zip(items) {

@@ -76,6 +76,7 @@ pub(crate) fn resolve(
         arms: HashMap::new(),
         dim_spans: HashMap::new(),
         told: HashSet::new(),
+        prefix_span: None,
         refused_columns: Vec::new(),
         named_elsewhere: Vec::new(),
     };
@@ -128,6 +129,7 @@ struct Reader<'a> {
     dim_spans: HashMap<String, Span>,
     /// Names of dims, factors and values whose entry was refused: what uses them says nothing new.
     told: HashSet<String>,
+    prefix_span: Option<Span>,
     /// Columns whose rule or list was refused: conditions on them say nothing new.
     refused_columns: Vec<String>,
     named_elsewhere: Vec<(&'static str, String)>,

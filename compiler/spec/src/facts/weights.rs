@@ -70,7 +70,10 @@ impl<'a> Reader<'a> {
         let mut prefix = String::new();
         for (key, (span, node)) in layer {
             match (key.as_str(), node.text()) {
-                ("prefix", Some(text)) => prefix = text.to_owned(),
+                ("prefix", Some(text)) => {
+                    prefix = text.to_owned();
+                    self.prefix_span = Some(node.span);
+                }
                 ("weights", _) => {}
                 _ => self.unknown_key("layer", key, *span, &["prefix", "weights"]),
             }
@@ -165,10 +168,13 @@ impl<'a> Reader<'a> {
             let d = Diagnostic::error("B0029", format!("the weight `{name}` has no `disk` name"));
             self.error(d.at(span, "declared here").help("write disk = \"name.in.the.checkpoint\""));
         }
-        if weight.scope == Scope::Layer && weight.disk.iter().any(|d| !d.tensor.contains("{l}")) {
+        // One prefix is behind all of them.
+        let told = self.out.iter().any(|d| d.code == "B0030");
+        if weight.scope == Scope::Layer && weight.disk.iter().any(|d| !d.tensor.contains("{l}")) && !told {
             self.error(
                 Diagnostic::error("B0030", format!("every layer would read `{name}` from the same tensor"))
                     .at(span, "its disk name has no `{l}`")
+                    .note(self.prefix_span, "stands before it")
                     .help("write prefix = \"layers.{l}.\" in [layer], as the checkpoint has it"),
             );
         }
