@@ -17,7 +17,7 @@ pub struct PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 13] = [
+pub const CODES: [(&str, &str, &str); 19] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -77,6 +77,36 @@ pub const CODES: [(&str, &str, &str); 13] = [
         "P0403",
         "the spec cannot be made small",
         "Validation interprets a small model of the same text. A number in the text that stands for the length of a dim keeps that dim from being shortened; write the dim's name in its place.",
+    ),
+    (
+        "P0501",
+        "a mesh axis that the spec gives nothing to",
+        "`[shard]` of a spec says which axes are spread over which axes of a mesh. Ranks along an axis that it does not name would all do the same work.",
+    ),
+    (
+        "P0502",
+        "a length does not come out even over the ranks",
+        "An axis that is spread has equal parts on all ranks. Where there are more ranks than entries, several ranks share one if `[shard]` marks the axis `or-replicate`, and if the ranks are a multiple of the entries.",
+    ),
+    (
+        "P0503",
+        "two axes of a weight over one mesh axis",
+        "A rank has one coordinate along a mesh axis, so only one axis of a weight can be cut by it. Spread the other over another mesh axis, or leave it whole.",
+    ),
+    (
+        "P0504",
+        "query heads lie apart from the heads that they read",
+        "A rank's query heads read the cached heads of the same rank, so both must be spread over the same mesh axes. A single cached head may stay whole.",
+    ),
+    (
+        "P0505",
+        "rows lie on other ranks than a product needs them",
+        "Where token rows are spread over a mesh axis, a weight that is spread over it too sees the rows of all its ranks, and what is left of them must be a sum that goes back to the rows' ranks.",
+    ),
+    (
+        "P0601",
+        "a plan loses a value",
+        "A walk over the launches of a plan, byte by byte, found a value that another had overwritten before it was read, that was read before it was made, or that does not end where the next program looks for it. The spec is not at fault; the message names the bucket, the launch and the byte.",
     ),
     (
         "P0901",

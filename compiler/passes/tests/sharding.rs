@@ -132,8 +132,8 @@ fn columns_stay_apart_and_rows_are_added_before_the_rounding() {
             "place weight model up: ffn over [tp]",
             "axes T = rows, ffn = 2",
             "%u: bf16[ffn, hidden] = weight model up",
-            "%6: f32[T, hidden] = linear over [ffn] order any (%h, %d)",
-            "%p: f32[T, hidden] = all_reduce over [tp] order serial (%6)",
+            "%5: f32[T, hidden] = linear over [ffn] order any (%h, %d)",
+            "%p: f32[T, hidden] = all_reduce over [tp] order serial (%5)",
             "%y: bf16[T, hidden] = round bf16 (%p)",
         ],
     );
@@ -335,7 +335,7 @@ fn attention(shard: &str) -> Module {
 
 #[test]
 fn heads_line_up_with_what_they_read() {
-    let shared = "shard heads = [tp] shard kv_heads = [tp, or-replicate]";
+    let shared = "shard heads = [tp] shard kv_heads = [tp, \"or-replicate\"]";
     let old = attention(shared);
     let env: Env = [rows("x", &[("T", 5), ("hidden", 4)]), tokens("pos", &[("T", 5)], &[0, 1, 2, 3, 4])]
         .into_iter()
@@ -353,8 +353,8 @@ fn heads_line_up_with_what_they_read() {
     );
     assert_eq!(
         error(shared, "tp=3"),
-        "P0502: `heads` of weight `q` has 8 entries, and the mesh tp=3 spreads it over 3 ranks; use a number of ranks \
-         along tp that divides it: 1, 2, 4, 8"
+        "P0502: `kv_heads` of weight `k` has 2 entries, and the mesh tp=3 spreads it over 3 ranks; use a number of ranks \
+         along tp that divides it: 1, 2"
     );
     assert_eq!(
         error("shard heads = [tp]", "tp=2"),

@@ -1,6 +1,6 @@
 //! `parse ∘ print = id` on random modules, and no panic on damaged text.
 
-use super::{parse_module, print_module};
+use super::{parse_kernels, parse_module, print_kernels, print_module};
 use crate::*;
 use indexmap::IndexMap;
 use proptest::collection::vec;
@@ -77,6 +77,11 @@ fn kv() -> impl Strategy<Value = KvRef> {
     prop_oneof![name().prop_map(KvRef::Kind), name().prop_map(KvRef::ByColumn)]
 }
 
+fn packed() -> impl Strategy<Value = WeightRef> {
+    let part = prop_oneof![name().prop_map(WeightRef::Model), name().prop_map(WeightRef::Layer)];
+    (name(), vec(part, 0..3)).prop_map(|(into, parts)| WeightRef::Packed { into, parts })
+}
+
 fn leaf_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         name().prop_map(Op::Input),
@@ -84,6 +89,7 @@ fn leaf_op() -> impl Strategy<Value = Op> {
         name().prop_map(|n| Op::Weight(WeightRef::Layer(n))),
         name().prop_map(|n| Op::Weight(WeightRef::FirstLayer(n))),
         (name(), name()).prop_map(|(layer, last)| Op::Weight(WeightRef::Next { layer, last })),
+        packed().prop_map(Op::Weight),
         vec(f32_number(), 0..4).prop_map(Op::Literal),
         const_expr().prop_map(Op::Scalar),
     ]
@@ -260,6 +266,49 @@ fn module() -> impl Strategy<Value = Module> {
         .prop_map(|(facts, sharding, relaxations, entries)| Module { facts, sharding, relaxations, entries })
 }
 
+/// A graph with its operations in regions, in any order; the text form does not ask whether that could run.
+fn kernel_graph() -> impl Strategy<Value = KernelGraph> {
+    let kind = proptest::sample::select(KernelKind::ALL.to_vec());
+    let regions = vec((name(), kind), 1..4);
+    (name(), kinds(), graph(), regions, vec(any::<proptest::sample::Index>(), 12)).prop_map(
+        |(name, kinds, graph, names, homes)| {
+            let count = names.len();
+            let mut regions: Vec<Region> =
+                names.into_iter().map(|(name, kind)| Region { name, kind, values: Vec::new() }).collect();
+            for (id, home) in graph.ids().zip(homes).filter(|(id, _)| !graph.node(*id).op.is_leaf()) {
+                regions[home.index(count)].values.push(id);
+            }
+            KernelGraph { name, kinds, graph, regions }
+        },
+    )
+}
+
+fn kernel_module() -> impl Strategy<Value = KernelModule> {
+    let entry = (name(), vec(kernel_graph(), 2..5), vec((0usize..6, any::<proptest::sample::Index>()), 0..6));
+    let entry = entry.prop_map(|(name, mut graphs, instances)| {
+        for (i, graph) in graphs.iter_mut().enumerate() {
+            graph.name.push_str(&format!(".{i}"));
+        }
+        let classes = graphs.len() - 1;
+        let instances =
+            instances.into_iter().map(|(layer, class)| Instance { layer, class: class.index(classes) }).collect();
+        KernelEntry { name, graphs, instances }
+    });
+    let layout = prop_oneof![
+        Just(Layout::RowMajor),
+        any::<[u64; 2]>().prop_map(|[parts, granule]| Layout::Interleaved { parts, granule }),
+    ];
+    let weight = prop_oneof![packed(), name().prop_map(WeightRef::Layer), name().prop_map(WeightRef::Model)];
+    let layouts = vec((weight, layout).prop_map(|(weight, layout)| WeightLayout { weight, layout }), 0..3);
+    (module(), layouts, vec(entry, 0..3)).prop_map(|(module, layouts, entries)| KernelModule {
+        facts: module.facts,
+        sharding: module.sharding,
+        relaxations: module.relaxations,
+        layouts,
+        entries,
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -269,6 +318,29 @@ proptest! {
         let back = parse_module(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
         prop_assert_eq!(&back, &module, "{}", text);
         prop_assert_eq!(print_module(&back, false), text);
+    }
+
+    #[test]
+    fn kernels_come_back_from_their_text(module in kernel_module()) {
+        let text = print_kernels(&module, false);
+        let back = parse_kernels(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
+        prop_assert_eq!(&back, &module, "{}", text);
+        prop_assert_eq!(print_kernels(&back, false), text);
+    }
+
+    #[test]
+    fn damaged_kernels_are_an_error_or_a_module_but_never_a_panic(
+        module in kernel_module(),
+        damage in vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = print_kernels(&module, false).into_bytes();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(found) = parse_kernels(&String::from_utf8_lossy(&bytes)) {
+            let _ = crate::verify_kernels(&found);
+        }
     }
 
     #[test]

@@ -98,18 +98,28 @@ fn by_places(kernels: &KernelModule, plan: &Plan, bucket: usize) -> Vec<u64> {
         for launch in &program.launches {
             match launch {
                 Launch::Region { region, .. } => {
-                    let id = kernel_graph.regions[*region].values[0];
-                    let op = &graph.node(id).op;
-                    let by_element = matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_));
-                    // What is not element-wise may write anywhere before it has read everything.
-                    if let (Place::Arena(b), false) = (program.places[id.0 as usize], by_element) {
-                        arena.forget(b.offset_bytes, b.bytes);
+                    let values = &kernel_graph.regions[*region].values;
+                    let operands = || values.iter().flat_map(|v| graph.operands(*v));
+                    let read_at: Vec<u64> =
+                        operands().filter_map(|v| Some(place(program, v)?.offset_bytes)).collect();
+                    // What is not written over an operand's own place may be written before anything is read.
+                    for b in values.iter().filter_map(|v| place(program, *v)) {
+                        if !read_at.contains(&b.offset_bytes) {
+                            arena.forget(b.offset_bytes, b.bytes);
+                        }
                     }
-                    let operands: Vec<u64> = graph.operands(id).iter().map(|v| read(&arena, &elsewhere, *v)).collect();
-                    let value = node_hash(graph, id, layer, &operands);
-                    match program.places[id.0 as usize] {
-                        Place::Arena(b) => arena.write(b.offset_bytes, b.bytes, value),
-                        _ => drop(elsewhere.insert(id, value)),
+                    let mut local: HashMap<ValueId, u64> = HashMap::new();
+                    for id in values {
+                        let of = |v: &ValueId| local.get(v).copied().unwrap_or_else(|| read(&arena, &elsewhere, *v));
+                        let operands: Vec<u64> = graph.operands(*id).iter().map(of).collect();
+                        local.insert(*id, node_hash(graph, *id, layer, &operands));
+                    }
+                    for id in values {
+                        match program.places[id.0 as usize] {
+                            Place::Arena(b) => arena.write(b.offset_bytes, b.bytes, local[id]),
+                            Place::Elsewhere => drop(elsewhere.insert(*id, local[id])),
+                            Place::Inside | Place::Alias(_) => {}
+                        }
                     }
                 }
                 Launch::Move { from, to } => {
@@ -123,11 +133,26 @@ fn by_places(kernels: &KernelModule, plan: &Plan, bucket: usize) -> Vec<u64> {
     outputs.iter().map(|(name, _)| arena.read(plan.shared[name].offset_bytes)).collect()
 }
 
+/// The place of a value that has one of its own, or of what it is a view of.
+fn place(program: &ir::Program, id: ValueId) -> Option<ir::Buffer> {
+    let root = if let Place::Alias(of) = program.places[id.0 as usize] { of } else { id };
+    if let Place::Arena(buffer) = program.places[root.0 as usize] { Some(buffer) } else { None }
+}
+
+/// One operation a kernel, then everything joined that may be.
 fn check(module: &Module) {
-    let kernels = to_kernels(module, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
-    let plan = plan(&kernels, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
-    for bucket in 0..plan.entries[0].buckets.len() {
-        assert_eq!(by_names(&kernels), by_places(&kernels, &plan, bucket), "{}", ir::print_plan(&plan, &kernels));
+    for target in ["cpu", "h200-bf16"] {
+        let target = Target::load(target).unwrap();
+        let compile = Compile::one_device(&target);
+        let kernels = to_kernels(&crate::refine(module, &compile).unwrap(), &compile).unwrap();
+        let plan = plan(&kernels, &compile).unwrap();
+        crate::check_plan::check(&plan, &kernels).unwrap();
+        for bucket in 0..plan.entries[0].buckets.len() {
+            assert_eq!(by_names(&kernels), by_places(&kernels, &plan, bucket), "{}", ir::print_plan(&plan, &kernels));
+        }
+        let text = ir::print_kernels(&kernels, false);
+        let back = ir::parse_kernels(&text).unwrap();
+        assert_eq!(ir::print_kernels(&back, false), text);
     }
 }
 
