@@ -72,6 +72,16 @@ def plain_attention(module, query, key, value, attention_mask, scaling, sliding_
 ALL_ATTENTION_FUNCTIONS.register("plain", plain_attention)
 
 
+def converted(model, dtype):
+    """The model in another dtype; frequencies, which are buffers, stay float32 as where a checkpoint is loaded."""
+    frequencies = {n: b.clone() for n, b in model.named_buffers() if "inv_freq" in n}
+    model.to(dtype)
+    for name, frequency in frequencies.items():
+        module, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(module), leaf, frequency)
+    return model
+
+
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 

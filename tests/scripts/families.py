@@ -8,16 +8,14 @@ A case is a directory NAME as the library saves it (config.json, model.safetenso
 it, with the tensors that variants.py describes; float32 and binary64 values are of the same bfloat16 weights.
 """
 
-import json
 import pathlib
 import shutil
 import sys
-import tempfile
 
 import torch
 import transformers
 
-from common import record, write_case
+from common import converted, record, write_case
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -73,14 +71,8 @@ def build(folder):
         experts = "grouped_mm" if dtype != torch.float64 else "eager"
         more = {"experts_implementation": experts} if "moe" in folder.name else {}
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **more)
-        # Frequencies are float32 in every dtype; what is not a parameter is not converted.
-        frequencies = {n: b.clone() for n, b in model.named_buffers() if "inv_freq" in n}
         model.set_attn_implementation("plain")
-        model.to(dtype)
-        for n, b in model.named_buffers():
-            if n in frequencies:
-                module, _, leaf = n.rpartition(".")
-                setattr(model.get_submodule(module), leaf, frequencies[n])
+        converted(model, dtype)
         return model.eval()
 
     return make
@@ -92,8 +84,7 @@ def main(out, *names):
     for name in names or CASES:
         folder = out / name
         shutil.rmtree(folder, ignore_errors=True)
-        with tempfile.TemporaryDirectory():
-            checkpoint(name, folder)
+        checkpoint(name, folder)
         values, report = record(build(folder), lambda model: model.model.layers, SMALL["vocab_size"])
         write_case(folder, {"checkpoint": name}, values)
         size = sum(f.stat().st_size for f in folder.iterdir()) // 1024

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.request
 
-RUN = os.path.join("target", "release", "beam-run")
+RUN = os.environ.get("BEAM_RUN", os.path.join("target", "release", "beam-run"))
 
 
 def generated(artifact, model, prompts):

@@ -16,7 +16,6 @@ our specs are not read. A case is NAME.json, the small sizes, and NAME.safetenso
 Weights are the numbers that `--synthetic SEED` names (docs/numerics.md), so none are stored.
 """
 
-import json
 import pathlib
 import sys
 
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common import MASK64, plain_attention, record, synthetic, write_case
+from common import converted, record, synthetic, write_case
 from transformers.models.beam import configuration_beam, modeling_beam as hf
 
 SEED = 11
@@ -107,7 +106,7 @@ def build(case):
         fill(model, case["dims"]["layers"])
         if case.get("tied"):
             model.lm_head.weight = model.model.embed_tokens.weight
-        model.to(dtype)
+        converted(model, dtype)
         for module in model.modules():  # the router is never narrower than float32
             if isinstance(module, hf.BeamTopKRouter) and dtype == torch.bfloat16:
                 module.weight.data = module.weight.data.float()
@@ -164,7 +163,7 @@ def shared_expert(model):
     for layer in model.model.layers:
         if isinstance(layer.mlp, hf.BeamMoE):
             moe = layer.mlp
-            moe.shared_experts = hf.BeamMLP(model.config, CASES["shared-expert"]["dims"]["shared_ffn"])
+            moe.shared_experts = hf.BeamMLP(model.config, model.config.moe_intermediate_size)
 
             def forward(x, moe=moe):
                 return hf.BeamMoE.forward(moe, x) + moe.shared_experts(x)
@@ -221,8 +220,6 @@ def fp32_residual(model):
     def add(branch, residual, n):
         return branch.float() * (1.0 / n**0.5) + residual.float() * ((n - 1) / n) ** 0.5
 
-    act = model.model.embed_tokens.weight
-
     def norm(self, x):
         return hf.BeamRMSNorm.forward(self, x).to(self.weight.dtype)
 
@@ -260,7 +257,7 @@ def no_ssmax(model):
 case("window-1024", window=12)
 case("no-gate", edit=no_gate)
 case("softmax-router", edit=softmax_router)
-case("shared-expert", edit=shared_expert, shared_ffn=40)
+case("shared-expert", edit=shared_expert)
 case("attention-sink", edit=attention_sink)
 case("no-sandwich", edit=no_sandwich)
 case("partial-rope", edit=partial_rope)
@@ -297,7 +294,6 @@ class Patched:
 def main(out, *names):
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    assert MASK64  # the generator works on 64-bit words
     out = pathlib.Path(out)
     for name in names or CASES:
         made = CASES[name]

@@ -73,3 +73,24 @@ fn families_agree_with_the_library() {
         }
     }
 }
+
+/// Configs as they stand in public repositories, old spellings included, and the number of parameters known for each.
+#[test]
+fn public_configs_import() {
+    let folder = suites::fixture("variants").join("configs");
+    let read = |name: &str| spec::check_path(&folder.join(name), &spec::Library::embedded(), &spec::Choices::default());
+    for (name, parameters) in [
+        ("smollm2-135m", 134_515_008),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("gemma-3-1b", 999_885_952),
+    ] {
+        let checked = read(name);
+        let said = spec::render(&checked.diagnostics, &checked.sources, false);
+        assert!(checked.diagnostics.is_empty(), "{name}: {said}");
+        assert_eq!(checked.model.map(|m| m.facts.parameters()), Some(parameters), "{name}");
+    }
+    let refused = read("llama-yarn");
+    let said = spec::render(&refused.diagnostics, &refused.sources, false);
+    assert!(said.starts_with("error[B0410]: `rope_parameters.rope_type` must be default or llama3"), "{said}");
+}

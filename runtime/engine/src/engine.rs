@@ -38,6 +38,11 @@ impl<E: Executor> Engine<E> {
         self.executor.facts().vocab
     }
 
+    /// Never chooses ids from `known` on: a vocabulary that is padded beyond the tokenizer has logits that mean nothing.
+    pub fn set_known_tokens(&mut self, known: usize) {
+        self.scheduler.set_known_tokens(known);
+    }
+
     /// The state behind it, for reports and invariants.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler

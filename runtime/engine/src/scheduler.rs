@@ -98,6 +98,11 @@ impl Scheduler {
         self.waiting.len() + self.running.iter().filter(|s| !s.aborted).count()
     }
 
+    /// Never chooses ids from `known` on.
+    pub(crate) fn set_known_tokens(&mut self, known: usize) {
+        self.limits.known_tokens = Some(known);
+    }
+
     /// Requests that wait for room.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

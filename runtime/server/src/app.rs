@@ -8,11 +8,14 @@ use engine::Request;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::Text;
 use text::TokenBytes;
 use text::grammar::{Compiler, GrammarError, Limits};
 use tokio::sync::Semaphore;
+
+/// How long a client may take to send a body.
+const BODY_TIME: Duration = Duration::from_secs(120);
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug)]
@@ -216,7 +219,11 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
 
 async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
     let limit = app.options.body_limit_bytes;
-    to_bytes(body, limit).await.map_err(|error| {
+    let Ok(outcome) = tokio::time::timeout(BODY_TIME, to_bytes(body, limit)).await else {
+        let message = format!("the body did not arrive within {} s; send it faster", BODY_TIME.as_secs());
+        return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message));
+    };
+    outcome.map_err(|error| {
         let inner = std::error::Error::source(&error);
         if inner.is_some_and(|e| e.is::<http_body_util::LengthLimitError>()) {
             let message = format!("the body is larger than {limit} bytes, the limit of this server; send less");

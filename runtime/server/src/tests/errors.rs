@@ -18,7 +18,7 @@ fn expected(status: u16, param: &str, code: &str) -> (u16, String, String) {
 #[tokio::test]
 async fn a_body_that_is_no_request_is_refused() {
     let mut app = app("");
-    Arc::get_mut(&mut app).unwrap().body_limit_bytes = 1000;
+    Arc::get_mut(&mut app).unwrap().options.body_limit_bytes = 1000;
     for path in [CHAT, TEXTS] {
         for (body, want) in [
             ("", expected(400, "", "invalid_json")),
@@ -37,7 +37,10 @@ async fn a_body_that_is_no_request_is_refused() {
         assert_eq!(error(&get(&app, path).await), expected(405, "", "method_not_allowed"));
     }
     assert_eq!(error(&get(&app, "/v1/nowhere").await), expected(404, "", "unknown_route"));
-    assert_eq!(error(&get(&app, "/v1/models/other").await), expected(404, "", "model_not_found"));
+    assert_eq!(error(&get(&app, "/v1/models/other").await), expected(404, "model", "model_not_found"));
+    for (path, body) in [(CHAT, chat_body(json!({"model": "other"}))), (TEXTS, json!({"model": "other"}))] {
+        assert_eq!(error(&post(&app, path, body).await), expected(404, "model", "model_not_found"));
+    }
 }
 
 #[tokio::test]
@@ -62,6 +65,9 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"logit_bias": {"1": 101}}), "logit_bias", "invalid_type"),
         (json!({"logit_bias": [1]}), "logit_bias", "invalid_type"),
         (json!({"max_tokens": 0}), "max_tokens", "invalid_value"),
+        (json!({"min_tokens": -1}), "min_tokens", "invalid_value"),
+        (json!({"min_tokens": 5, "max_tokens": 4}), "min_tokens", "invalid_value"),
+        (json!({"no_stop_trim": 1}), "no_stop_trim", "invalid_type"),
         (json!({"max_tokens": 513}), "max_tokens", "context_length_exceeded"),
         (json!({"max_tokens": i64::MAX}), "max_tokens", "context_length_exceeded"),
         (json!({"max_completion_tokens": -1}), "max_completion_tokens", "invalid_value"),
@@ -73,27 +79,21 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"stream": "yes"}), "stream", "invalid_type"),
         (json!({"stream_options": {"include_usage": 1}}), "include_usage", "invalid_type"),
         (json!({"model": 5}), "model", "invalid_type"),
-        (json!({"n": 2}), "n", "unsupported_parameter"),
-        (json!({"best_of": 2}), "best_of", "unsupported_parameter"),
-        (json!({"min_tokens": 2}), "min_tokens", "unsupported_parameter"),
-        (json!({"logprobs": 1}), "logprobs", "unsupported_parameter"),
+        (json!({"n": 0}), "n", "invalid_value"),
+        (json!({"n": 129}), "n", "invalid_value"),
+        (json!({"n": 1.5}), "n", "invalid_type"),
+        (json!({"logprobs": "yes"}), "logprobs", "invalid_type"),
+        (json!({"stop_regex": "a+"}), "stop_regex", "unsupported_parameter"),
+        (json!({"response_format": {"type": "xml"}}), "response_format.type", "invalid_type"),
+        (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema", "missing_parameter"),
+        (json!({"regex": "a", "ebnf": "root ::= \"a\""}), "ebnf", "invalid_value"),
+        (json!({"regex": "("}), "response_format", "invalid_grammar"),
+        (json!({"json_schema": "{\"type\": 5}"}), "json_schema", "invalid_schema"),
+        (json!({"guided_choice": []}), "guided_choice", "invalid_value"),
         (json!({"use_beam_search": true}), "use_beam_search", "unsupported_parameter"),
         (json!({"length_penalty": 0.5}), "length_penalty", "unsupported_parameter"),
-        (json!({"echo": true}), "echo", "unsupported_parameter"),
         (json!({"prompt_logprobs": 0}), "prompt_logprobs", "unsupported_parameter"),
     ];
-    let structured = [
-        "regex",
-        "ebnf",
-        "json_schema",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-    ];
-    let structured = structured.map(|param| (json!({param: "a"}), param, "unsupported_parameter"));
-    let cases = cases.into_iter().chain(structured);
     for (fields, param, code) in cases {
         let texts = with(json!({"prompt": "A"}), fields.clone());
         for reply in [post(&app, CHAT, chat_body(fields.clone())).await, post(&app, TEXTS, texts).await] {
@@ -148,14 +148,27 @@ async fn messages_and_tools_are_checked_to_the_part() {
         (json!({"tools": {}}), "tools", "invalid_type"),
         (tool(json!({"type": "web_search"})), "tools[0].type", "invalid_type"),
         (tool(json!({"type": "function"})), "tools[0].function", "missing_parameter"),
-        (tool(json!({"function": {"name": ""}})), "tools[0].function.name", "invalid_value"),
+        (tool(json!({"function": {"name": ""}})), "tools[0].function.name", "invalid_type"),
         (tool(json!({"function": {"name": "f", "parameters": "x"}})), "tools[0].function.parameters", "invalid_type"),
-        (json!({"tool_choice": "required"}), "tool_choice", "unsupported_parameter"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format", "unsupported_parameter"),
-        (json!({"logprobs": true}), "logprobs", "unsupported_parameter"),
-        (json!({"top_logprobs": 2}), "top_logprobs", "unsupported_parameter"),
-        (json!({"parallel_tool_calls": false}), "parallel_tool_calls", "unsupported_parameter"),
-        (json!({"continue_final_message": true}), "continue_final_message", "unsupported_parameter"),
+        (
+            tool(json!({"function": {"name": "f", "parameters": {"type": "thing"}}})),
+            "tools[0].function.parameters",
+            "invalid_schema",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice", "invalid_value"),
+        (json!({"tool_choice": "sometimes"}), "tool_choice", "invalid_type"),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice", "invalid_value"),
+        (json!({"tool_choice": {"type": "shell"}}), "tool_choice.type", "unsupported_parameter"),
+        (json!({"top_logprobs": 2}), "top_logprobs", "invalid_value"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs", "invalid_value"),
+        (json!({"parallel_tool_calls": "no"}), "parallel_tool_calls", "invalid_type"),
+        (json!({"continue_final_message": true}), "messages", "invalid_value"),
+        (json!({"reasoning_effort": "huge"}), "reasoning_effort", "invalid_type"),
+        (json!({"reasoning_effort": 1.0}), "reasoning_effort", "invalid_type"),
+        (json!({"reasoning": {"enabled": false}}), "reasoning.enabled", "unsupported_parameter"),
+        (json!({"chat_template": "x"}), "chat_template", "unsupported_parameter"),
+        (json!({"echo": true}), "echo", "unsupported_parameter"),
+        (json!({"input_ids": [2048]}), "input_ids", "invalid_value"),
         (json!({"chat_template_kwargs": []}), "chat_template_kwargs", "invalid_type"),
     ];
     for (fields, param, code) in cases {
@@ -218,10 +231,10 @@ async fn prompts_of_completions_are_checked() {
         );
     }
     for (fields, param) in
-        [(json!({"echo": true}), "echo"), (json!({"suffix": "x"}), "suffix"), (json!({"logprobs": 0}), "logprobs")]
+        [(json!({"best_of": 2}), "best_of"), (json!({"logprobs": 21}), "logprobs"), (json!({"echo": "x"}), "echo")]
     {
         let reply = post(&app, TEXTS, with(json!({"prompt": "A"}), fields)).await;
-        assert_eq!(error(&reply), expected(400, param, "unsupported_parameter"));
+        assert_eq!((error(&reply).0, error(&reply).1), (400, param.to_owned()));
     }
 }
 
@@ -265,7 +278,7 @@ async fn an_engine_failure_is_a_500_and_the_next_request_is_served() {
 async fn a_panic_in_a_handler_is_a_500() {
     let routes = axum::Router::new().route("/panic", axum::routing::get(async || panic!("a defect") as &'static str));
     let response =
-        crate::app::guarded(routes).oneshot(Request::get("/panic").body(Body::empty()).unwrap()).await.unwrap();
+        crate::router::guarded(routes).oneshot(Request::get("/panic").body(Body::empty()).unwrap()).await.unwrap();
     let reply = Reply { status: response.status(), body: to_bytes(response.into_body(), 1000).await.unwrap().to_vec() };
     assert_eq!(error(&reply), expected(500, "", "internal_error"));
 }

@@ -1,11 +1,17 @@
 //! The whole server over a toy executor and the example checkpoint's text files.
 
+mod chat;
+mod control;
 mod errors;
+mod generate;
+mod held;
 mod hostile;
 mod life;
+mod reports;
 mod routes;
+mod texts;
 
-use crate::{App, Service, router};
+use crate::{App, Options, Service, router};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use engine::toy::{Toy, certain, facts};
@@ -31,16 +37,28 @@ fn scripted(script: &str) -> engine::toy::Model {
     let script = TEXT.tokenizer.encode(script, false).unwrap();
     let marker = TEXT.tokenizer.encode("<|start|>assistant", false).unwrap();
     Box::new(move |history| {
-        let end = history.windows(marker.len()).rposition(|w| w == marker).map_or(1, |at| at + marker.len());
+        // The script may spell the marker too: the prompt ends at the first one behind which all is script.
+        let ends = (0..history.len()).filter(|at| history[*at..].starts_with(&marker)).map(|at| at + marker.len());
+        let is_script = |end: &usize| history[*end..].iter().zip(&script).all(|(said, meant)| said == meant);
+        let end = ends.chain([1]).find(is_script).unwrap_or(1);
         Ok(certain(VOCAB, script.get(history.len() - end).copied().unwrap_or(RETURN)))
     })
 }
 
-fn app_with(model: engine::toy::Model) -> Arc<App> {
+fn app_with_options(model: engine::toy::Model, options: Options) -> Arc<App> {
     let toy = Toy::new(facts(VOCAB, 16, 64, 64), model);
-    let limits = Limits { context_tokens: Some(512), ..Limits::default() };
+    let limits = Limits { context_tokens: Some(512), running: 4, ..Limits::default() };
     let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
-    Arc::new(App::new(service, TEXT.clone(), "toy".into()))
+    Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), options))
+}
+
+/// What most tests need: no grammar where none is asked for, as the toys know none.
+fn free() -> Options {
+    Options { turn_grammar: false, ..Options::default() }
+}
+
+fn app_with(model: engine::toy::Model) -> Arc<App> {
+    app_with_options(model, free())
 }
 
 fn app(script: &str) -> Arc<App> {
@@ -99,4 +117,123 @@ fn with(mut body: Value, more: Value) -> Value {
 /// A model that fails, panics or talks on, by the length of the history.
 fn failing_at(length: usize, how: fn() -> StepError) -> engine::toy::Model {
     Box::new(move |history| if history.len() >= length { Err(how()) } else { Ok(certain(VOCAB, 300)) })
+}
+
+/// One choice, whole or put together from a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Choice {
+    reasoning: String,
+    content: String,
+    /// Name and arguments of complete calls; in a stream of all.
+    calls: Vec<(String, String)>,
+    finish: String,
+    matched: Value,
+    logprobs: Vec<Value>,
+}
+
+/// A whole chat answer and its usage.
+async fn whole(app: &Arc<App>, body: Value) -> (Vec<Choice>, Value) {
+    let reply = post(app, CHAT, body).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
+    let body = reply.json();
+    assert_eq!(body["object"], "chat.completion");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let choices = body["choices"].as_array().unwrap().iter().enumerate().map(|(i, choice)| {
+        assert_eq!(choice["index"], i);
+        let message = &choice["message"];
+        assert_eq!(message["role"], "assistant");
+        assert!(message.get("content").is_some(), "the key is always there");
+        let calls = message.get("tool_calls").map_or(&[][..], |calls| calls.as_array().unwrap());
+        for (i, call) in calls.iter().enumerate() {
+            assert!(call["id"].as_str().unwrap().starts_with("call_") && call["type"] == "function");
+            assert_eq!(call["index"], i);
+        }
+        Choice {
+            reasoning: text(&message["reasoning_content"]),
+            content: text(&message["content"]),
+            calls: calls.iter().map(|c| (text(&c["function"]["name"]), text(&c["function"]["arguments"]))).collect(),
+            finish: text(&choice["finish_reason"]),
+            matched: choice["matched_stop"].clone(),
+            logprobs: choice["logprobs"]["content"].as_array().cloned().unwrap_or_default(),
+        }
+    });
+    (choices.collect(), body["usage"].clone())
+}
+
+/// The same from a stream, whose form is checked on the way.
+async fn streamed(app: &Arc<App>, body: Value) -> (Vec<Choice>, Value) {
+    let n = body["n"].as_u64().unwrap_or(1) as usize;
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let reply = post(app, CHAT, with(body, options)).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
+    let events = reply.events();
+    assert_eq!(events.last().unwrap(), "[DONE]");
+    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|e| serde_json::from_str(e).unwrap()).collect();
+    let (usage, chunks) = chunks.split_last().unwrap();
+    assert_eq!(usage["choices"], json!([]));
+    let mut choices = vec![Choice::default(); n];
+    let mut begun = vec![false; n];
+    for chunk in chunks {
+        assert!(chunk["object"] == "chat.completion.chunk" && chunk["id"] == chunks[0]["id"]);
+        assert_eq!(chunk.get("usage"), Some(&Value::Null));
+        let choice = &chunk["choices"][0];
+        let index = choice["index"].as_u64().unwrap() as usize;
+        let to = &mut choices[index];
+        assert!(to.finish.is_empty(), "nothing comes after the end: {chunk}");
+        to.logprobs.extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
+        let delta = choice["delta"].as_object().unwrap();
+        if !std::mem::replace(&mut begun[index], true) {
+            assert_eq!(choice["delta"], json!({"role": "assistant", "content": ""}));
+            continue;
+        }
+        if let Some(finish) = choice["finish_reason"].as_str() {
+            assert!(delta.is_empty());
+            (to.finish, to.matched) = (finish.to_owned(), choice["matched_stop"].clone());
+            continue;
+        }
+        assert_eq!(delta.len(), 1, "{chunk}");
+        for (key, value) in delta {
+            match key.as_str() {
+                "reasoning_content" => to.reasoning += piece(value),
+                "content" => to.content += piece(value),
+                "tool_calls" => {
+                    let call = &value[0];
+                    let place = call["index"].as_u64().unwrap() as usize;
+                    if call.get("id").is_some() {
+                        assert_eq!((place, &call["function"]["arguments"]), (to.calls.len(), &json!("")));
+                        to.calls.push((call["function"]["name"].as_str().unwrap().to_owned(), String::new()));
+                    } else {
+                        to.calls[place].1 += piece(&call["function"]["arguments"]);
+                    }
+                }
+                other => panic!("a delta of `{other}`"),
+            }
+        }
+    }
+    (choices, usage["usage"].clone())
+}
+
+/// A piece of text that says something.
+fn piece(value: &Value) -> &str {
+    let text = value.as_str().unwrap();
+    assert!(!text.is_empty() && !text.contains('\u{FFFD}'), "{text:?}");
+    text
+}
+
+fn tool(name: &str, properties: Value) -> Value {
+    let parameters = json!({"type": "object", "properties": properties});
+    json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+}
+
+/// A turn that reasons and answers.
+const ANSWER: &str =
+    "<|channel|>analysis<|message|>Think of 東京.<|end|><|start|>assistant<|channel|>final<|message|>Größe 👩‍👩‍👧, done.";
+/// The opener of a call of `f`.
+const OPENER: &str = " to=f<|channel|>analysis <|constrain|>xml<|message|>";
+
+/// A turn that reasons and calls `f` with these arguments, each text in its element.
+fn call(arguments: &[(&str, &str)]) -> String {
+    let elements: Vec<String> =
+        arguments.iter().map(|(k, v)| format!("<rfl:parameter name=\"{k}\">\n{v}\n</rfl:parameter>")).collect();
+    format!("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{OPENER}{}<|call|>", elements.join("\n"))
 }

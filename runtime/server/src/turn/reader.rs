@@ -114,6 +114,8 @@ pub(crate) struct Reader {
     reasoning_tokens: usize,
     /// Tokens of reasoning whose text is held back: reasoning or its end.
     undecided_tokens: usize,
+    /// Reasoning that is out.
+    reasoned_bytes: usize,
     /// What stopped it, once something did.
     matched: Option<Matched>,
     is_over: bool,
@@ -133,6 +135,7 @@ impl Reader {
             completion_tokens,
             reasoning_tokens,
             undecided_tokens,
+            reasoned_bytes: 0,
             matched,
             is_over,
         }
@@ -170,11 +173,10 @@ impl Reader {
             return Ok(false);
         }
         let was_reasoning = self.is_reasoning();
-        let before = step.events.len();
+        let reasoned = self.reasoned_bytes;
         let new = self.detokenizer.push(&self.text.tokenizer, id).map_err(broken)?;
         let ended = self.take_text(&new, step)?;
-        let is_new = |event: &TurnEvent| matches!(event, TurnEvent::Reasoning(_));
-        if step.events.get(before..).unwrap_or_default().iter().any(is_new) {
+        if self.reasoned_bytes > reasoned {
             self.reasoning_tokens += self.undecided_tokens + 1;
             self.undecided_tokens = 0;
         } else if was_reasoning && self.is_reasoning() {
@@ -256,7 +258,12 @@ impl Reader {
         match &mut self.reading.parser {
             Some(parser) => {
                 let events = parser.push(text).map_err(broken)?;
-                events.into_iter().map(TurnEvent::from).for_each(|event| add(&mut step.events, event));
+                for event in events.into_iter().map(TurnEvent::from) {
+                    if let TurnEvent::Reasoning(text) = &event {
+                        self.reasoned_bytes += text.len();
+                    }
+                    add(&mut step.events, event);
+                }
             }
             None => add(&mut step.events, TurnEvent::Content(text.to_owned())),
         }

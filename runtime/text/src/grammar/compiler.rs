@@ -1,5 +1,6 @@
 //! Compiles grammars for one tokenizer, within limits of size, work and time, and keeps them.
 
+use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
 use super::{GrammarError, GrammarSpec, Matcher, admits, lower};
 use crate::Tokenizer;
@@ -45,6 +46,8 @@ struct Inner {
     vocabulary: Arc<Vocabulary>,
     factory: ParserFactory,
     limits: Limits,
+    /// All tokens, ordered by their bytes.
+    sorted: Arc<[u32]>,
     running: AtomicUsize,
     /// The last used ones, by their text.
     kept: Mutex<VecDeque<(String, Arc<Grammar>)>>,
@@ -79,8 +82,9 @@ impl Compiler {
             verbose_errors: false,
             ..ParserLimits::default()
         };
+        let sorted = MaskKeeper::sorted(factory.tok_env().tok_trie());
         let (running, kept) = (AtomicUsize::new(0), Mutex::new(VecDeque::new()));
-        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, running, kept })))
+        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept })))
     }
 
     /// How many tokens the tokenizer has; masks need a bit for each.
@@ -160,7 +164,9 @@ impl Inner {
                 return Ok(grammar);
             }
         }
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())).map_err(|e| e.to_string())?;
+        let mut parser =
+            self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())).map_err(|e| e.to_string())?;
+        parser.bias_computer = Arc::new(MaskKeeper::new(self.factory.slicer(), Arc::clone(&self.sorted)));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
         // A grammar that nothing satisfies shows here, and the first mask is made off the request path.
         prototype

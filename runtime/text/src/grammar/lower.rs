@@ -6,6 +6,7 @@ use super::tokens::Vocabulary;
 use super::turn::{TurnProblem, turn};
 use super::writer::{Writer, quoted, slashed};
 use super::{Choice, GrammarError, GrammarSpec, TurnPlace, TurnSpec};
+use super::{ebnf, structural};
 use crate::response::ResponseTemplate;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -58,14 +59,29 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
     Ok(match spec {
         GrammarSpec::JsonSchema { schema, strict } => writer.json(schema, *strict),
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
-        GrammarSpec::Regex(regex) => writer.terminal(&slashed(regex)),
+        GrammarSpec::Regex(regex) => match regex_syntax::parse(regex) {
+            Ok(_) => writer.terminal(&slashed(regex)),
+            Err(error) => {
+                let problem = error.to_string().lines().last().unwrap_or("does not parse").to_owned();
+                return Err(GrammarError::bad(
+                    "regex",
+                    problem,
+                    "use the syntax without look-around and references back",
+                ));
+            }
+        },
         GrammarSpec::Lark(text) => writer.rule(&format!("%lark {{\n{text}\n}}")),
+        GrammarSpec::Choice(texts) if texts.is_empty() => {
+            return Err(GrammarError::bad("choice", "is empty", "give at least one text"));
+        }
         GrammarSpec::Choice(texts) => {
             let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
             texts.join(" | ")
         }
-        GrammarSpec::Ebnf(_) | GrammarSpec::StructuralTag(_) | GrammarSpec::Turn(_) => {
-            return Err(GrammarError::bad(place(spec), "is not in this build", "leave it out"));
+        GrammarSpec::Ebnf(text) => ebnf::lowered(writer, text)?,
+        GrammarSpec::StructuralTag(tag) => structural::lowered(writer, tag)?,
+        GrammarSpec::Turn(_) => {
+            return Err(GrammarError::bad(place(spec), "is a turn inside another grammar", "give it another grammar"));
         }
     })
 }
@@ -81,6 +97,7 @@ pub(crate) fn raw_text(spec: &GrammarSpec) -> Option<Text> {
             let all: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
             Some(Text { language: Some(all.join(" | ")), may_be_empty: texts.iter().any(String::is_empty) })
         }
+        GrammarSpec::Ebnf(text) => raw_text(&GrammarSpec::Regex(ebnf::regex(text)?)),
         _ => None,
     }
 }

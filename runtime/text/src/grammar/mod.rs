@@ -11,14 +11,17 @@
 mod admits;
 mod arguments;
 mod compiler;
+mod ebnf;
 mod error;
 mod formats;
 mod lower;
+mod masks;
 mod matcher;
 mod pieces;
 mod region;
 mod schema;
 mod spec;
+mod structural;
 mod tokens;
 mod turn;
 mod writer;

@@ -11,6 +11,7 @@
 
 mod calls;
 mod error;
+mod json_place;
 mod parser;
 mod pattern;
 mod scan;

@@ -4,6 +4,7 @@
 //! never taken back.
 
 use super::calls::{Call, OpenCall, Source};
+use super::json_place::JsonPlace;
 use super::pattern::PatternSet;
 use super::scan::{Found, Scan};
 use super::strip::Strip;
@@ -30,6 +31,8 @@ pub struct ResponseParser {
     region: Region,
     /// Offset of the region's text.
     opened_at: usize,
+    /// Where an answer stands that a grammar holds to JSON.
+    json: JsonPlace,
     strip: Strip,
     /// Fields that had a region already.
     met: Vec<bool>,
@@ -72,6 +75,7 @@ impl ResponseParser {
             done: 0,
             region: Region::Outside,
             opened_at: 0,
+            json: JsonPlace::default(),
             strip,
             answered: false,
             events: Vec::new(),
@@ -202,8 +206,8 @@ impl ResponseParser {
     fn advance(&mut self, at_end: bool) {
         let template = Arc::clone(&self.template);
         loop {
-            let found = if self.reads_held_call() {
-                self.search_held_call(&template, at_end)
+            let found = if self.reads_held() {
+                self.search_held(&template, at_end)
             } else {
                 let set = self.enders(&template);
                 let found = self.scan.feed(set, self.buf.as_bytes(), self.base);
@@ -226,22 +230,34 @@ impl ResponseParser {
             Region::Text(field) => *field,
             Region::Call(call) => call.field,
         };
-        let Some(of) = template.fields.get(field) else { return &template.never };
-        // A grammar held the answer to JSON, in whose strings a closer is text.
-        if of.role == Role::Content && self.options.held == Held::JsonAnswer { &template.never } else { &of.closers }
+        template.fields.get(field).map_or(&template.never, |of| &of.closers)
     }
 
-    fn reads_held_call(&self) -> bool {
-        self.options.held != Held::Free && matches!(self.region, Region::Call(_))
+    fn reads_held(&self) -> bool {
+        (self.options.held != Held::Free && matches!(self.region, Region::Call(_))) || self.is_json_answer()
     }
 
-    /// Searches for the end of a call that a grammar held: inside JSON strings nothing ends it, and where these are is
-    /// known only when the text before has been read.
-    fn search_held_call(&mut self, template: &ResponseTemplate, at_end: bool) -> Option<Found> {
+    /// Whether the region is an answer that a grammar held to JSON.
+    fn is_json_answer(&self) -> bool {
+        let Region::Text(field) = &self.region else { return false };
+        let role = self.template.fields.get(*field).map(|field| field.role);
+        self.options.held == Held::JsonAnswer && role == Some(Role::Content)
+    }
+
+    /// Whether the text ended inside a JSON string that a grammar holds.
+    fn in_json_string(&self) -> bool {
+        match &self.region {
+            Region::Call(call) => call.in_json_string(),
+            _ => self.is_json_answer() && self.json.in_string,
+        }
+    }
+
+    /// Searches for the end of a region that a grammar held to JSON, in whole or in part: inside JSON strings nothing ends
+    /// it, and where these are is known only when the text before has been read.
+    fn search_held(&mut self, template: &ResponseTemplate, at_end: bool) -> Option<Found> {
         loop {
             let rest = self.buf.as_bytes().get(self.done - self.base..).filter(|rest| !rest.is_empty())?;
-            let in_string = matches!(&self.region, Region::Call(call) if call.in_json_string());
-            if in_string {
+            if self.in_json_string() {
                 let end = rest.iter().position(|b| *b == b'"' || *b < b' ').map_or(rest.len(), |n| n + 1);
                 self.release(self.done + end);
                 continue;
@@ -273,7 +289,11 @@ impl ResponseParser {
         if to <= self.done {
             return;
         }
+        let json_answer = self.is_json_answer();
         let text = self.buf.get(self.done - self.base..to - self.base).unwrap_or("");
+        if json_answer {
+            text.bytes().for_each(|byte| self.json.read(byte));
+        }
         let from = std::mem::replace(&mut self.done, to);
         let template = &self.template;
         match &mut self.region {
@@ -329,6 +349,7 @@ impl ResponseParser {
     fn open(&mut self, template: &ResponseTemplate, index: usize, groups: Vec<(String, String)>) {
         let Some(field) = template.fields.get(index) else { return };
         self.opened_at = self.done;
+        self.json = JsonPlace::at(self.done);
         if let Some(call) = &field.call {
             // Behind a held answer there are no calls.
             let usable = !(self.answered && self.options.held != Held::Free);
@@ -390,13 +411,12 @@ impl ResponseParser {
         let field = match &self.region {
             Region::Outside => return None,
             Region::Text(field) => *field,
-            Region::Call(call) if call.in_json_string() => return None,
             Region::Call(call) => call.field,
         };
-        let of = self.template.fields.get(field)?;
-        if of.role == Role::Content && self.options.held == Held::JsonAnswer {
+        if self.in_json_string() {
             return None;
         }
+        let of = self.template.fields.get(field)?;
         let rest = self.buf.get(self.done - self.base..)?;
         let cuts = of.half_closers.iter().flat_map(|(closer, half)| {
             let lens = half + 1..closer.len();

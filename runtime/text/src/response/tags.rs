@@ -1,6 +1,7 @@
 //! Arguments written as elements: reads `key` and `value` of each match of a template's `tag_pattern` as text comes in,
 //! and writes the call's arguments as JSON, piece by piece.
 
+use super::json_place::JsonPlace;
 use super::pattern::{Halves, PatternSet};
 use super::scan::{Found, Scan};
 use super::strip::Strip;
@@ -63,29 +64,6 @@ struct OpenValue {
     taken: usize,
     /// In a value that a grammar holds to JSON: where that stands.
     json: Option<JsonPlace>,
-}
-
-/// Where a JSON value stands, as far as its strings go.
-#[derive(Debug)]
-struct JsonPlace {
-    in_string: bool,
-    escaped: bool,
-    /// Offset of the next byte to read.
-    pos: usize,
-}
-
-impl JsonPlace {
-    fn read(&mut self, byte: u8) {
-        self.pos += 1;
-        match byte {
-            _ if self.escaped => self.escaped = false,
-            b'\\' if self.in_string => self.escaped = true,
-            b'"' => self.in_string = !self.in_string,
-            // No JSON string holds a bare control character, so this is not JSON.
-            0..=0x1f => self.in_string = false,
-            _ => {}
-        }
-    }
 }
 
 impl TagReader {
@@ -200,7 +178,7 @@ impl TagReader {
             early,
             strip: Strip::new(around.format.strip),
             taken: found.end,
-            json: held.then_some(JsonPlace { in_string: false, escaped: false, pos: found.end }),
+            json: held.then(|| JsonPlace::at(found.end)),
         });
         self.scan = Scan::new(&around.format.terminator, found.end);
     }

@@ -137,7 +137,8 @@ fn lenient(kind: Type, text: &str) -> Option<String> {
 }
 
 pub(crate) fn is_json(text: &str) -> bool {
-    serde_json::from_str::<Value>(text).is_ok()
+    // Numbers of any size are JSON, though not all fit a float.
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 /// A JSON number in parts.

@@ -1,5 +1,9 @@
 //! `beam-run serve`: loads a model and answers HTTP until told to stop.
 
+mod options;
+
+pub use options::EndpointArgs;
+
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::model;
@@ -10,11 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use text::Text;
+use text::response::ResponseTemplate;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-
-/// How long running requests may go on after the first signal.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
@@ -23,20 +25,31 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::input("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
     })?;
     let artifact = model::artifact(&args.model.artifact)?;
-    let text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
+    let options = args.endpoint.options()?;
+    let mut text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
+    if let Some(file) = &args.endpoint.response_template {
+        let template =
+            ResponseTemplate::from_file(file).map_err(|e| Failure::input(format!("{e} ({})", file.display())))?;
+        text.response = Some(Arc::new(template));
+    }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let next = "lower `--max-running` or `--context`";
-    let engine = model::engine(&artifact, &args.model, context_tokens, args.max_running as usize, next)?;
+    let mut engine = model::engine(&artifact, &args.model, context_tokens, args.max_running as usize, next)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(
             "R0103: the tokenizer has {ids} ids and the model {vocab}; tokenizer and artifact must be of one model"
         )));
     }
+    let written = text.tokenizer.token_bytes().map_or(0, |tokens| tokens.len());
+    engine.set_known_tokens(written.max(text.tokenizer.vocab()));
     let name = args.served_model_name.clone().unwrap_or_else(|| directory_name(dir));
-    let service = Service::start(engine)
+    let service = Service::with_queue(engine, args.endpoint.queued())
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
-    let app = Arc::new(App::new(service, Arc::new(text), name.clone()));
+    let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
+    if let Some(problem) = app.cannot_hold() {
+        eprintln!("warning: {problem}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -46,8 +59,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let listener = TcpListener::bind(&address).await.map_err(|e| cannot_listen(&address, &e))?;
         let local = listener.local_addr().map_err(|e| cannot_listen(&address, &e))?;
         announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
+        app.service.metrics().started(started.elapsed());
         let (stop, stop_now) = signals();
-        server::serve(listener, app, stop, GRACE, stop_now).await.map_err(|e| cannot_listen(&address, &e))
+        server::serve(listener, app, stop, args.endpoint.grace(), stop_now)
+            .await
+            .map_err(|e| cannot_listen(&address, &e))
     });
     // What is still running has had its time.
     runtime.shutdown_background();

@@ -1,0 +1,100 @@
+//! What the endpoint is told on the command line besides model and address.
+
+use crate::failure::Failure;
+use clap::Args;
+use server::{MOST_QUEUED, Options};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Variables that keys are read from where the command line, which others can see, does not have them.
+const KEY_VARIABLE: &str = "BEAM_RUN_API_KEY";
+const ADMIN_KEY_VARIABLE: &str = "BEAM_RUN_ADMIN_API_KEY";
+
+/// Flags of the endpoint.
+#[derive(Args)]
+pub struct EndpointArgs {
+    /// Key that every request must bring, also from the variable BEAM_RUN_API_KEY; without it anybody may ask.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// Key of the control routes, also from the variable BEAM_RUN_ADMIN_API_KEY; without it they take the other key.
+    #[arg(long, value_name = "KEY")]
+    admin_api_key: Option<String>,
+    /// Origin that browsers may call from, repeatable; `*` is any, `none` is none.
+    #[arg(long, value_name = "ORIGIN", default_value = "*")]
+    allow_origin: Vec<String>,
+    /// Largest request body.
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    max_body_bytes: usize,
+    /// Most requests that wait for room; more are answered with 503.
+    #[arg(long, value_name = "N", default_value_t = MOST_QUEUED)]
+    max_queued_requests: usize,
+    /// How long running requests may go on after the first signal.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace_seconds: u64,
+    /// Hold every turn to the grammar of the response template, or only those whose request needs it.
+    #[arg(long, value_name = "WHEN", default_value = "always", value_parser = ["always", "needed"])]
+    turn_grammar: String,
+    /// Response template, instead of the one in the model directory.
+    #[arg(long, value_name = "FILE")]
+    pub response_template: Option<PathBuf>,
+    /// Defaults of sampling parameters: those that the model directory recommends, or OpenAI's.
+    #[arg(long, value_name = "WHOSE", default_value = "model", value_parser = ["model", "openai"])]
+    sampling_defaults: String,
+    /// Log-probabilities that are reported: behind bias, penalties, mask and temperature, or of the untouched logits.
+    #[arg(long, value_name = "WHICH", default_value = "processed", value_parser = ["processed", "untouched"])]
+    logprobs: String,
+    /// Encode control tokens that messages spell as plain text.
+    #[arg(long)]
+    sanitize_control_tokens: bool,
+    /// Lower an answer's limit that is beyond the context, instead of refusing the request.
+    #[arg(long)]
+    allow_auto_truncate: bool,
+    /// What the names of metrics begin with: our own prefix, or that of another server, for its dashboards.
+    #[arg(long, value_name = "WHOSE", default_value = "own", value_parser = ["own", "sglang"])]
+    metrics_names: String,
+}
+
+impl EndpointArgs {
+    /// As the server wants it. An empty key would let everybody in who sends one.
+    pub fn options(&self) -> Result<Options, Failure> {
+        let usual = Options::default();
+        let origins = self.allow_origin.iter().filter(|origin| *origin != "none").cloned().collect();
+        Ok(Options {
+            body_limit_bytes: self.max_body_bytes,
+            turn_grammar: self.turn_grammar == "always",
+            checkpoint_sampling: self.sampling_defaults == "model",
+            untouched_logprobs: self.logprobs == "untouched",
+            sanitize_control_tokens: self.sanitize_control_tokens,
+            truncate: self.allow_auto_truncate,
+            api_key: key(self.api_key.as_deref(), KEY_VARIABLE, "--api-key")?,
+            admin_key: key(self.admin_api_key.as_deref(), ADMIN_KEY_VARIABLE, "--admin-api-key")?,
+            origins,
+            metrics_prefix: if self.metrics_names == "sglang" {
+                "sglang:".into()
+            } else {
+                usual.metrics_prefix.clone()
+            },
+            ..usual
+        })
+    }
+
+    /// Most requests that wait.
+    pub fn queued(&self) -> usize {
+        self.max_queued_requests
+    }
+
+    /// How long running requests may go on after the first signal.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace_seconds)
+    }
+}
+
+fn key(given: Option<&str>, variable: &str, flag: &str) -> Result<Option<String>, Failure> {
+    let key = given.map(str::to_owned).or_else(|| std::env::var(variable).ok());
+    match key {
+        Some(key) if key.trim().is_empty() => {
+            Err(Failure::input(format!("R0106: the key of `{flag}` is empty; give it one, or leave it out")))
+        }
+        key => Ok(key),
+    }
+}

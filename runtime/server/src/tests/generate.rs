@@ -1,0 +1,85 @@
+//! `/generate` and the tokenizer's routes.
+
+use super::*;
+
+#[tokio::test]
+async fn generate_answers_in_its_own_form() {
+    let app = app_with(Box::new(|history| Ok(engine::toy::hashed(VOCAB, history))));
+    let ids = [5, 6, 7, 8, 9, 10];
+    let body = json!({
+        "input_ids": ids, "rid": "r1", "return_logprob": true, "logprob_start_len": 2, "top_logprobs_num": 2,
+        "token_ids_logprob": [3, 4], "return_text_in_logprobs": true,
+        "sampling_params": {"max_new_tokens": 3, "temperature": 0, "sampling_seed": 1},
+    });
+    let reply = post(&app, "/generate", body.clone()).await.json();
+    let info = &reply["meta_info"];
+    assert_eq!((&info["id"], &info["prompt_tokens"], &info["completion_tokens"]), (&json!("r1"), &json!(6), &json!(3)));
+    assert_eq!(info["finish_reason"], json!({"type": "length", "length": 3}));
+    let input = info["input_token_logprobs"].as_array().unwrap();
+    assert_eq!(input.iter().map(|t| t[1].as_u64().unwrap()).collect::<Vec<_>>(), [7, 8, 9, 10]);
+    assert!(input[0][0].is_null() && input[1][0].as_f64().unwrap() < 0.0 && input[1][2].is_string());
+    let output = info["output_token_logprobs"].as_array().unwrap();
+    let output_ids: Vec<u64> = output.iter().map(|t| t[1].as_u64().unwrap()).collect();
+    assert_eq!(json!(output_ids), reply["output_ids"]);
+    assert_eq!(info["output_top_logprobs"][0].as_array().unwrap().len(), 2);
+    assert_eq!(info["output_token_ids_logprobs"][2][1][1], 4);
+    assert_eq!(info["input_token_ids_logprobs"].as_array().unwrap().len(), 4);
+    // A stream repeats the text so far, or tells pieces.
+    let text = reply["text"].as_str().unwrap();
+    let stream = |more: Value| with(with(body.clone(), json!({"stream": true})), more);
+    let events = post(&app, "/generate", stream(json!({}))).await.events();
+    let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+    assert_eq!((&last["text"], &last["output_ids"]), (&json!(text), &reply["output_ids"]));
+    let events = post(&app, "/generate", stream(json!({"stream_output": true}))).await.events();
+    let pieces: String = events[..events.len() - 1]
+        .iter()
+        .map(|e| serde_json::from_str::<Value>(e).unwrap()["text"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(pieces, text);
+}
+
+#[tokio::test]
+async fn generate_takes_lists_and_stops() {
+    let app = app("one two three");
+    let body = json!({"text": ["A", "B"], "sampling_params": {"temperature": 0, "stop": "three"}});
+    let reply = post(&app, "/generate", body).await.json();
+    for i in 0..2 {
+        assert_eq!(reply[i]["text"], "one two ");
+        assert_eq!(reply[i]["meta_info"]["finish_reason"], json!({"type": "stop", "matched": "three"}));
+    }
+    let both = post(&app, "/generate", json!({"text": "A", "sampling_params": {"n": 2, "max_new_tokens": 1}})).await;
+    assert_eq!(both.json().as_array().map(Vec::len), Some(2));
+    for (body, param) in [
+        (json!({}), "text"),
+        (json!({"text": "A", "input_ids": [1]}), "input_ids"),
+        (json!({"text": "A", "sampling_params": {"top_p": 2}}), "top_p"),
+        (json!({"text": "A", "lora_path": "x"}), "lora_path"),
+        (json!({"input_ids": [9999]}), "input_ids"),
+    ] {
+        let reply = post(&app, "/generate", body).await;
+        assert_eq!((reply.status.as_u16(), &reply.json()["error"]["param"]), (400, &json!(param)));
+    }
+    assert_eq!(get(&app, "/health_generate").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn texts_and_ids_turn_into_each_other() {
+    let app = app("");
+    let text = "Größe <|end|> 東京";
+    for path in ["/tokenize", "/v1/tokenize"] {
+        let reply = post(&app, path, json!({"prompt": text})).await.json();
+        assert_eq!(reply["tokens"], json!(TEXT.tokenizer.encode(text, true).unwrap()));
+        assert_eq!(
+            (&reply["count"], &reply["max_model_len"]),
+            (&json!(reply["tokens"].as_array().unwrap().len()), &json!(512))
+        );
+        let many = post(&app, path, json!({"prompt": ["a", text]})).await.json();
+        assert_eq!(many["tokens"][1], reply["tokens"]);
+        let kept = json!({"tokens": reply["tokens"], "skip_special_tokens": false});
+        assert_eq!(post(&app, "/detokenize", kept).await.json()["text"], text);
+        let skipped = json!({"tokens": reply["tokens"]});
+        assert_eq!(post(&app, "/v1/detokenize", skipped).await.json()["text"], text.replace("<|end|>", ""));
+    }
+    assert_eq!(post(&app, "/detokenize", json!({"tokens": [2048]})).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(post(&app, "/tokenize", json!({})).await.status, StatusCode::BAD_REQUEST);
+}
