@@ -39,6 +39,8 @@ pub(super) struct Axes<'m> {
     lengths: Vec<u64>,
     /// By root, filled at the end.
     spread: Vec<Vec<String>>,
+    /// Mesh axes that token rows are spread over, by sequence.
+    rows: Vec<String>,
 }
 
 impl<'m> Axes<'m> {
@@ -53,6 +55,7 @@ impl<'m> Axes<'m> {
             wish: Vec::new(),
             lengths: Vec::new(),
             spread: Vec::new(),
+            rows: wish_of(&module.facts, mesh, ir::TOKEN_ROWS).unwrap_or_default(),
         };
         for (index, entry) in module.entries.iter().enumerate() {
             axes.entry(index, entry);
@@ -72,6 +75,11 @@ impl<'m> Axes<'m> {
         self.mesh.parts(over)
     }
 
+    /// Mesh axes that rows are spread over.
+    pub(super) fn rows(&self) -> &[String] {
+        &self.rows
+    }
+
     /// The ranks.
     pub(super) fn mesh(&self) -> &Mesh {
         self.mesh
@@ -85,6 +93,11 @@ impl<'m> Axes<'m> {
     pub(super) fn sharding(&self) -> Sharding {
         let facts = &self.module.facts;
         let mut sharding = Sharding { mesh: self.mesh.clone(), ..Sharding::default() };
+        if !self.rows.is_empty() {
+            for axis in [ir::TOKEN_ROWS, ir::WANTED_ROWS] {
+                sharding.rows.insert(axis.to_owned(), self.rows.clone());
+            }
+        }
         for weight in &facts.weights {
             let mut axes = Placement::new();
             for axis in weight.axes.iter().flatten() {
@@ -220,7 +233,9 @@ impl<'m> Axes<'m> {
             let parts = self.mesh.parts(over);
             if !over.is_empty() && matches!(key, Key::Value(..)) && !self.even(self.lengths[*v], parts) {
                 let weight = self.keys.iter().any(|(k, w)| {
-                    matches!(k, Key::Weight(..)) && self.root(*w) == self.root(*v) && self.lengths[*w] == self.lengths[*v]
+                    matches!(k, Key::Weight(..))
+                        && self.root(*w) == self.root(*v)
+                        && self.lengths[*w] == self.lengths[*v]
                 });
                 if !weight {
                     force.push(key.clone());

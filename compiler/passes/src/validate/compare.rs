@@ -208,7 +208,9 @@ pub(super) fn origin(trial: &Trial, before: Program<'_>, after: &Module) -> Opti
     let bits: HashSet<(usize, u64)> = old.iter().map(|s| (s.step, s.bits)).collect();
     let differs = |s: &&Seen| match before {
         Program::Model(_) => !bits.contains(&(s.step, s.bits)),
-        Program::Module(_) | Program::Plan(..) => known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|b| *b != s.bits),
+        Program::Module(_) | Program::Plan(..) => {
+            known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|b| *b != s.bits)
+        }
     };
     let found = new.iter().find(differs)?;
     let entry = after.entries.iter().find(|e| e.name == trial.entry)?;

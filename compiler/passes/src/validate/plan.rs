@@ -247,7 +247,9 @@ impl Run<'_, '_> {
     fn axes(&self, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
         let length = |axis: &Axis| match axis.extent {
             Extent::Fixed(n) => Ok(n as usize),
-            Extent::Rows => self.lengths.get(&axis.name).copied().ok_or_else(|| broken(format!("no rows `{}`", axis.name))),
+            Extent::Rows => {
+                self.lengths.get(&axis.name).copied().ok_or_else(|| broken(format!("no rows `{}`", axis.name)))
+            }
         };
         ty.axes.iter().map(|axis| Ok((axis.name.clone(), length(axis)?))).collect()
     }
@@ -355,7 +357,13 @@ fn last_reads(graph: &KernelGraph, program: &Program) -> BTreeMap<ValueId, usize
 fn piece(graph: &KernelGraph, region: usize) -> Result<Piece, InterpError> {
     let region = graph.regions.get(region).ok_or_else(|| broken(format!("there is no region {region}")))?;
     let leaving = graph.leaving();
-    let mut cut = Cut { graph: &graph.graph, inside: &region.values, builder: GraphBuilder::new(), copies: HashMap::new(), reads: Vec::new() };
+    let mut cut = Cut {
+        graph: &graph.graph,
+        inside: &region.values,
+        builder: GraphBuilder::new(),
+        copies: HashMap::new(),
+        reads: Vec::new(),
+    };
     for id in &region.values {
         cut.add(*id);
     }
