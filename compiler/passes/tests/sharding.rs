@@ -424,3 +424,30 @@ fn a_witness_that_changes_more_is_refused() {
     }
     assert_eq!(refused, 3);
 }
+
+#[test]
+fn rows_meet_where_a_weight_is_spread_over_their_ranks() {
+    let header = DENSE.replace("shard ffn = [tp]", "shard ffn = [dp, tp] shard T = [dp]");
+    let old = module(&header, DENSE_GRAPH);
+    let new = sharded(&old, "dp=2,tp=2").expect("sharded");
+    has(
+        &new,
+        &[
+            "place rows: T over [dp], R over [dp]",
+            "place weight model down: ffn over [dp, tp]",
+            "%x.all: bf16[T.all, hidden] = all_gather T over [dp] into T.all (%x)",
+            "%h: bf16[T.all, ffn] = round bf16 (%g)",
+            "f32[T.all, hidden] = all_reduce over [tp] order serial",
+            "%p: f32[T, hidden] = reduce_scatter T.all over [dp] into T",
+        ],
+    );
+    let witness = ir::print_module(new.witness.as_ref().expect("a witness"), false);
+    assert!(witness.contains("order split 2 split 2 any (%h, %d)"), "{witness}");
+    // What is left with all rows has no way back but a sum.
+    let error =
+        sharded(&module(&header, &DENSE_GRAPH.replace("(y = %y)", "(y = %h)")), "dp=2,tp=2").expect_err("refused");
+    assert_eq!(error.code, "P0505");
+    // Weights that are spread over no mesh axis of the rows see a rank's own.
+    let own = module(&DENSE.replace("shard ffn = [tp]", "shard ffn = [tp] shard T = [dp]"), DENSE_GRAPH);
+    assert!(!text(&sharded(&own, "dp=2,tp=2").expect("sharded")).contains("T.all"));
+}

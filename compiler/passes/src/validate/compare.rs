@@ -203,8 +203,8 @@ pub(super) fn origin(trial: &Trial, before: Program<'_>, after: &Module) -> Opti
         tap.seen
     };
     let (old, new) = (watch(before), watch(Program::Module(after)));
-    let known: HashMap<(usize, Place, &str), u64> =
-        old.iter().map(|s| ((s.step, s.place, s.name.as_str()), s.bits)).collect();
+    let known: HashMap<(usize, Place, &str), (u64, u64)> =
+        old.iter().map(|s| ((s.step, s.place, s.name.as_str()), (s.shape, s.bits))).collect();
     let bits: HashSet<(usize, u64)> = old.iter().map(|s| (s.step, s.bits)).collect();
     let differs = |s: &&Seen| match before {
         Program::Model(_) => !bits.contains(&(s.step, s.bits)),
@@ -231,6 +231,9 @@ struct Seen {
     step: usize,
     place: Place,
     name: String,
+    /// Axes, lengths and format.
+    shape: u64,
+    /// These and the elements.
     bits: u64,
 }
 
@@ -259,10 +262,11 @@ impl Hooks for Tap<'_> {
         let mut hasher = DefaultHasher::new();
         value.axes().hash(&mut hasher);
         value.dtype().hash(&mut hasher);
+        let shape = hasher.finish();
         for x in numbers(value) {
             let x = if x.is_nan() { f32::NAN } else { x };
             x.to_bits().hash(&mut hasher);
         }
-        self.seen.push(Seen { step: self.at, place, name: site.name.to_owned(), bits: hasher.finish() });
+        self.seen.push(Seen { step: self.at, place, name: site.name.to_owned(), shape, bits: hasher.finish() });
     }
 }
