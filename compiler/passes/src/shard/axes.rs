@@ -321,7 +321,8 @@ impl<'m> Axes<'m> {
                 let Extent::Fixed(n) = axis.extent else { continue };
                 let parts = self.mesh.parts(over);
                 let shared = facts.shard.get(&axis.name).is_some_and(|l| l.iter().any(|w| w == OR_REPLICATE));
-                if !n.is_multiple_of(parts) && !(shared && n > 0 && parts.is_multiple_of(n)) {
+                let fits = n.is_multiple_of(parts) || (shared && n > 0 && parts.is_multiple_of(n));
+                if !fits {
                     return Err(error::uneven(weight, &axis.name, n, over, self.mesh, shared));
                 }
             }

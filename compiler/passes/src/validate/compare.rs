@@ -209,7 +209,8 @@ pub(super) fn origin(trial: &Trial, before: Program<'_>, after: &Module) -> Opti
     let differs = |s: &&Seen| match before {
         Program::Model(_) => !bits.contains(&(s.step, s.bits)),
         Program::Module(_) | Program::Plan(..) => {
-            known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|b| *b != s.bits)
+            // Of a value that is spread a rank shows a part, which is no difference.
+            known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|(shape, b)| *shape == s.shape && *b != s.bits)
         }
     };
     let found = new.iter().find(differs)?;

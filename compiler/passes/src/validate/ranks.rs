@@ -135,6 +135,9 @@ fn disagree(what: String) -> InterpError {
 /// Cached rows by kind, layer and sequence.
 pub(super) type Contents = BTreeMap<(String, usize, usize), CachedRows>;
 
+/// A key or value of which ranks fill in their parts.
+type Unfilled = Vec<Option<f32>>;
+
 /// The cache as one device would hold it.
 pub(super) fn whole_cache(ranks: &[Contents], facts: &Facts, sharding: &Sharding) -> Result<Contents, InterpError> {
     let mut whole = Contents::new();
@@ -142,7 +145,7 @@ pub(super) fn whole_cache(ranks: &[Contents], facts: &Facts, sharding: &Sharding
         let keys = ranks.iter().flat_map(|c| c.keys()).filter(|(name, ..)| *name == kind.name);
         let keys: std::collections::BTreeSet<_> = keys.cloned().collect();
         for key in keys {
-            let mut rows: BTreeMap<i32, (Vec<Option<f32>>, Vec<Option<f32>>)> = BTreeMap::new();
+            let mut rows: BTreeMap<i32, (Unfilled, Unfilled)> = BTreeMap::new();
             for (rank, contents) in ranks.iter().enumerate() {
                 for (position, k, v) in contents.get(&key).into_iter().flatten() {
                     let row = rows.entry(*position).or_insert_with(|| (empty(&kind.k), empty(&kind.v)));
