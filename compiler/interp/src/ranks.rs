@@ -143,12 +143,15 @@ fn own_rows(values: &[Option<Value>], axis: &str) -> Option<usize> {
     })
 }
 
+/// Scope, name and layer of a weight.
+type PartKey = (Scope, String, Option<usize>);
+
 /// The weights of one rank: its parts of those of the whole model.
 pub struct RankWeights<'a> {
     whole: &'a dyn WeightSource,
     sharding: &'a Sharding,
     rank: u64,
-    parts: RefCell<HashMap<(Scope, String, Option<usize>), Arc<Tensor>>>,
+    parts: RefCell<HashMap<PartKey, Arc<Tensor>>>,
 }
 
 impl<'a> RankWeights<'a> {

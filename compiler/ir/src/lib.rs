@@ -33,12 +33,12 @@ mod text;
 mod types;
 mod verify;
 
+pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
 pub use bucket::{Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
-pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
 pub use mesh::{Mesh, MeshError};
 pub use model::{Block, Model};
@@ -46,6 +46,8 @@ pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
 pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
 pub use sharding::{Placed, PlacedWeight, Placement, Sharding};
-pub use text::{ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan};
+pub use text::{
+    ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,
+};
 pub use types::{Axis, Extent, TensorType, Type};
 pub use verify::{CODES, VerifyError, explain, verify_kernels, verify_model, verify_module, verify_plan};

@@ -39,7 +39,8 @@ pub fn run(kernels: &KernelModule, _: &Compile<'_>) -> Result<KernelModule, Pass
 fn renumbered(kernel_graph: &KernelGraph) -> KernelGraph {
     let graph = &kernel_graph.graph;
     let leaves = graph.ids().filter(|v| graph.node(*v).op.is_leaf());
-    let order: Vec<ValueId> = leaves.chain(kernel_graph.regions.iter().flat_map(|r| r.values.iter().copied())).collect();
+    let order: Vec<ValueId> =
+        leaves.chain(kernel_graph.regions.iter().flat_map(|r| r.values.iter().copied())).collect();
     let mut copies: HashMap<ValueId, ValueId> = HashMap::new();
     let mut builder = GraphBuilder::new();
     for id in order {

@@ -86,6 +86,9 @@ mod tests {
             graph last () -> () { } }";
         let module = ir::parse_module(text).expect("a module");
         let after = ir::print_module(&refined(&module, Some(&Order::Serial)), false);
-        assert!(after.contains("order split 2 fold (%x)") && after.contains("order split 2 serial (%x, %x)"), "{after}");
+        assert!(
+            after.contains("order split 2 fold (%x)") && after.contains("order split 2 serial (%x, %x)"),
+            "{after}"
+        );
     }
 }

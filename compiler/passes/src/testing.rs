@@ -292,3 +292,32 @@ pub(crate) fn compile_graph_level(model: &Model) -> Module {
 pub(crate) fn text(graph: &Graph) -> String {
     ir::print_graph("g", graph, &facts(), false)
 }
+
+/// Regions of a graph under a `[fuse]` table, a line each: name, kind, numbers of the values. `values` are lines of the text
+/// form after the inputs `%x: bf16[T, hidden]`, `%y` like it, `%at: i32[T]` and the weights `%w: bf16[wide, hidden]`,
+/// `%v: bf16[hidden]`.
+pub(crate) fn fused_regions(fuse: &str, outputs: &str, values: &str) -> String {
+    let text = format!(
+        "module m act bf16 dim hidden = 8 dim wide = 8 dim part = 4 dim heads = 2 dim head = 4 product wide = [heads, head] \
+         weight layer w: bf16[wide, hidden] weight layer v: bf16[hidden] \
+         entry e {{ graph first () -> () {{ }} graph last (%x, %y, %at) -> ({outputs}) {{ axes T = rows \
+         %x: bf16[T, hidden] = input x %y: bf16[T, hidden] = input y %at: i32[T] = input at \
+         %w: bf16[wide, hidden] = weight layer w %v: bf16[hidden] = weight layer v {values} }} }}"
+    );
+    let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let fuse: targets::Fuse = toml::from_str(fuse).expect("a table of fusing");
+    let target = targets::Target::load("cpu").expect("a target");
+    let kernels = crate::select_kernels::run(&module, &crate::Compile::one_device(&target)).expect("kernels");
+    let mut graph: ir::KernelGraph = kernels.entries[0].graphs[1].clone();
+    if !fuse.epilogue.is_empty() || !fuse.prologue.is_empty() {
+        graph.regions = crate::attach::graph_regions(&graph, &fuse).expect("regions");
+    }
+    if fuse.rows {
+        graph.regions = crate::fuse_rows::graph_regions(&graph, &fuse).expect("regions");
+    }
+    let line = |r: &ir::Region| {
+        let values: Vec<String> = r.values.iter().map(|v| v.0.to_string()).collect();
+        format!("{} {} {}", r.name, r.kind.word(), values.join(" "))
+    };
+    graph.regions.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -25,7 +25,8 @@ kept_groups = 2
 
 fn whole() -> (KernelModule, Plan) {
     let model = check_text("small.toml", SMALL, &Library::embedded(), &Choices::default()).model.expect("a model");
-    let stages = passes::Stages::compile(model, &passes::Compile::one_device(&Target::load("cpu").expect("a target"))).expect("compiles");
+    let stages = passes::Stages::compile(model, &passes::Compile::one_device(&Target::load("cpu").expect("a target")))
+        .expect("compiles");
     (stages.kernels, stages.plan)
 }
 

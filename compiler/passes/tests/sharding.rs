@@ -82,8 +82,7 @@ fn on_ranks(module: &Module, weights: &WeightMap, env: &Env) -> Vec<Env> {
     let rest = parts.iter().zip(&mut caches).zip(&mut hooks);
     let mut contexts: Vec<Context<'_>> =
         rest.map(|((w, c), h)| Context { layer: None, weights: w, cache: c, hooks: h }).collect();
-    let _: Vec<Outputs> =
-        interp::run_ranks(&module.entries[0], module, &mut envs, &mut contexts).expect("ranks run");
+    let _: Vec<Outputs> = interp::run_ranks(&module.entries[0], module, &mut envs, &mut contexts).expect("ranks run");
     envs
 }
 
@@ -162,7 +161,8 @@ fn a_table_read_by_ids_is_exact_to_the_sign_of_zero() {
             "%x: bf16[T, hidden] = round bf16",
         ],
     );
-    let special = |_: &str, data: &mut Vec<f32>| data[..5].copy_from_slice(&[-0.0, 0.0, f32::NAN, f32::INFINITY, 1e-40]);
+    let special =
+        |_: &str, data: &mut Vec<f32>| data[..5].copy_from_slice(&[-0.0, 0.0, f32::NAN, f32::INFINITY, 1e-40]);
     let env: Env = [tokens("t", &[("T", 7)], &[5, 0, 1, 2, 3, 4, 0])].into_iter().collect();
     let found = equal(&old, &new, &weights(&old, &special), &env, "x", true);
     assert_eq!((found[2].to_bits(), found[3].to_bits()), (0x8000_0000, 0));
@@ -323,10 +323,8 @@ fn attention(shard: &str) -> Module {
         instances 0: near
         graph last (%x) -> (z = %x) {{ axes T = rows %x: bf16[T, hidden] = input x }} }}"
     );
-    let text = text.replace(
-        "%p: f32[T, hidden]",
-        "%wo: bf16[hidden, heads, head_dim] = weight layer o\n %p: f32[T, hidden]",
-    );
+    let text =
+        text.replace("%p: f32[T, hidden]", "%wo: bf16[hidden, heads, head_dim] = weight layer o\n %p: f32[T, hidden]");
     let text = text.replace("weight layer k:", "weight layer o: bf16[hidden, heads head_dim] weight layer k:");
     let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     assert_eq!(ir::verify_module(&module), Ok(()));
@@ -337,9 +335,8 @@ fn attention(shard: &str) -> Module {
 fn heads_line_up_with_what_they_read() {
     let shared = "shard heads = [tp] shard kv_heads = [tp, \"or-replicate\"]";
     let old = attention(shared);
-    let env: Env = [rows("x", &[("T", 5), ("hidden", 4)]), tokens("pos", &[("T", 5)], &[0, 1, 2, 3, 4])]
-        .into_iter()
-        .collect();
+    let env: Env =
+        [rows("x", &[("T", 5), ("hidden", 4)]), tokens("pos", &[("T", 5)], &[0, 1, 2, 3, 4])].into_iter().collect();
     for mesh in ["tp=2", "tp=4", "tp=8"] {
         let new = sharded(&old, mesh).expect("sharded");
         has(&new, &["place kv near: kv_heads over [tp]", "place weight layer o: heads over [tp]"]);
@@ -418,14 +415,39 @@ fn a_witness_that_changes_more_is_refused() {
     let witness = ir::print_module(new.witness.as_ref().expect("a witness"), false);
     assert!(check_witness(&experts, ir::parse_module(&witness).expect("a module")).is_ok());
     let mut refused = 0;
-    for (from, to) in [
-        ("= literal [-1.0]", "= literal [0.0]"),
-        ("= literal [6.0]", "= literal [5.0]"),
-        ("= lt (", "= le ("),
-    ] {
+    for (from, to) in
+        [("= literal [-1.0]", "= literal [0.0]"), ("= literal [6.0]", "= literal [5.0]"), ("= lt (", "= le (")]
+    {
         let text = witness.replace(from, to);
         assert_ne!(text, witness, "no `{from}` in {witness}");
         refused += usize::from(check_witness(&experts, ir::parse_module(&text).expect("a module")).is_err());
     }
     assert_eq!(refused, 3);
+}
+
+#[test]
+fn rows_meet_where_a_weight_is_spread_over_their_ranks() {
+    let header = DENSE.replace("shard ffn = [tp]", "shard ffn = [dp, tp] shard T = [dp]");
+    let old = module(&header, DENSE_GRAPH);
+    let new = sharded(&old, "dp=2,tp=2").expect("sharded");
+    has(
+        &new,
+        &[
+            "place rows: T over [dp], R over [dp]",
+            "place weight model down: ffn over [dp, tp]",
+            "%x.all: bf16[T.all, hidden] = all_gather T over [dp] into T.all (%x)",
+            "%h: bf16[T.all, ffn] = round bf16 (%g)",
+            "f32[T.all, hidden] = all_reduce over [tp] order serial",
+            "%p: f32[T, hidden] = reduce_scatter T.all over [dp] into T",
+        ],
+    );
+    let witness = ir::print_module(new.witness.as_ref().expect("a witness"), false);
+    assert!(witness.contains("order split 2 split 2 any (%h, %d)"), "{witness}");
+    // What is left with all rows has no way back but a sum.
+    let error =
+        sharded(&module(&header, &DENSE_GRAPH.replace("(y = %y)", "(y = %h)")), "dp=2,tp=2").expect_err("refused");
+    assert_eq!(error.code, "P0505");
+    // Weights that are spread over no mesh axis of the rows see a rank's own.
+    let own = module(&DENSE.replace("shard ffn = [tp]", "shard ffn = [tp] shard T = [dp]"), DENSE_GRAPH);
+    assert!(!text(&sharded(&own, "dp=2,tp=2").expect("sharded")).contains("T.all"));
 }

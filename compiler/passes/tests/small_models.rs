@@ -183,8 +183,15 @@ fn through_json<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) ->
 fn compiling_twice_gives_identical_text() {
     let target = Target::load("cpu").expect("a target");
     let all = || {
-        let stages = passes::Stages::compile(small(None), &Compile::one_device(&target)).expect("a model that compiles");
-        let stages_of = [passes::Stage::Model, passes::Stage::Graph, passes::Stage::Sharded, passes::Stage::Kernel, passes::Stage::Plan];
+        let stages =
+            passes::Stages::compile(small(None), &Compile::one_device(&target)).expect("a model that compiles");
+        let stages_of = [
+            passes::Stage::Model,
+            passes::Stage::Graph,
+            passes::Stage::Sharded,
+            passes::Stage::Kernel,
+            passes::Stage::Plan,
+        ];
         stages_of.map(|stage| stages.text(stage, true))
     };
     assert_eq!(all(), all());

@@ -62,8 +62,10 @@ pub fn exchange(
                 let rows = ty.axes.get(position).is_some_and(ir::Axis::is_rows);
                 let mut start = 0;
                 for r in &members {
-                    let len = if rows { (ranks.own_rows)(*r, into) } else { Some(total.axes()[position].1 / parts.len()) };
-                    let len = len.ok_or_else(|| broken("reduce_scatter C4", format!("rank {r} has no rows `{into}`")))?;
+                    let len =
+                        if rows { (ranks.own_rows)(*r, into) } else { Some(total.axes()[position].1 / parts.len()) };
+                    let len =
+                        len.ok_or_else(|| broken("reduce_scatter C4", format!("rank {r} has no rows `{into}`")))?;
                     let part = cut(&total, position, into, start, len)?;
                     expect_axes("reduce_scatter C3", ty, part.axes())?;
                     results[*r] = Some(Arc::new(part));
@@ -96,9 +98,7 @@ fn total(rules: [&'static str; 2], order: &Order, parts: &[&Tensor]) -> Result<T
 fn joined(axis: &str, into: &str, parts: &[&Tensor], ty: &TensorType) -> Result<Tensor, InterpError> {
     let first = parts.first().ok_or_else(|| inconsistent("a group without ranks"))?;
     let position = axis_of("all_gather C1", first, axis)?;
-    let others = |t: &Tensor| -> Vec<(String, usize)> {
-        t.axes().iter().filter(|a| a.0 != axis).cloned().collect()
-    };
+    let others = |t: &Tensor| -> Vec<(String, usize)> { t.axes().iter().filter(|a| a.0 != axis).cloned().collect() };
     if let Some(other) = parts.iter().find(|p| p.axis(axis) != Some(position) || others(p) != others(first)) {
         return Err(broken("all_gather C1", format!("one rank has {first}, another {other}")));
     }

@@ -13,9 +13,7 @@ fn sum_of(order: &Order, n: usize, term: &dyn Fn(usize) -> f32) -> f32 {
         Order::Any => sum64(n, |i| f64::from(term(i))) as f32,
         Order::Fold => numerics::fold_by(n, term),
         Order::Serial => (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i)),
-        Order::Split { parts, inner } => {
-            split(*parts, n, |start, len| sum_of(inner, len, &|i| term(start + i)))
-        },
+        Order::Split { parts, inner } => split(*parts, n, |start, len| sum_of(inner, len, &|i| term(start + i))),
     }
 }
 
@@ -61,9 +59,9 @@ pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -
 pub(crate) fn dot(order: &Order, a: &[f32], b: &[f32]) -> f32 {
     match order {
         Order::Any => dot64(a, b) as f32,
-        Order::Split { parts, inner } => split(*parts, a.len().min(b.len()), |start, len| {
-            dot(inner, &a[start..start + len], &b[start..start + len])
-        }),
+        Order::Split { parts, inner } => {
+            split(*parts, a.len().min(b.len()), |start, len| dot(inner, &a[start..start + len], &b[start..start + len]))
+        }
         order => sum_of_products(order, a.len().min(b.len()), &|i| (a[i], b[i])),
     }
 }

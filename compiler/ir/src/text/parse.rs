@@ -1,8 +1,8 @@
 //! Parsing of the graph level: cursor, types, entries and graphs.
 
-use super::parse_facts::Header;
 use super::lex::{ParseError, Token, error_at, tokens};
 use super::name::{Extents, is_number};
+use super::parse_facts::Header;
 use crate::{Axis, Class, DType, Entry, Extent, Graph, GraphBuilder, Instance, LayerKinds, Module, Op};
 use crate::{TensorType, Type, ValueId};
 use std::collections::HashMap;

@@ -4,7 +4,7 @@ use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{Line, MAX_LAYERS, Parser, ValueKey};
 use super::parse_facts::Header;
-use crate::{GraphBuilder, Instance, KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, LayerKinds, Region};
+use crate::{GraphBuilder, Instance, KernelEntry, KernelGraph, KernelKind, KernelModule, LayerKinds, Layout, Region};
 use crate::{ValueId, WeightLayout};
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,7 +25,8 @@ pub fn parse_kernels(source: &str) -> Result<KernelModule, ParseError> {
         Token::End => Ok(KernelModule { facts, sharding, relaxations, layouts, entries }),
         other => {
             let shown = other.shown();
-            Err(parser.error(format!("{shown} starts no statement; layouts and entries follow the header and end the text")))
+            Err(parser
+                .error(format!("{shown} starts no statement; layouts and entries follow the header and end the text")))
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Printing of the model, kernel and plan levels, for reading.
 
 use super::name::Name;
-use super::print::{weight_text, GraphPrinter, kinds_text, print_facts, print_instances, print_sharding, put};
-use crate::{Anatomy, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Layout, Model, Place, Plan, Region, ValueId};
+use super::print::{GraphPrinter, kinds_text, print_facts, print_instances, print_sharding, put, weight_text};
+use crate::{
+    Anatomy, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Layout, Model, Place, Plan,
+    Region, ValueId,
+};
 use std::fmt::Write;
 
 /// Prints a model: facts, blocks, entries.
@@ -156,7 +159,8 @@ fn print_bucket(out: &mut String, plan: &BucketPlan, entry: &KernelEntry) {
                             Some(Place::Elsewhere) | None => Some(format!("{} elsewhere", value(*v))),
                         })
                         .collect();
-                    let variant = if variant.word().is_empty() { String::new() } else { format!(" {}", variant.word()) };
+                    let variant =
+                        if variant.word().is_empty() { String::new() } else { format!(" {}", variant.word()) };
                     let reads: Vec<String> = reads.iter().map(usize::to_string).collect();
                     let reads = if reads.is_empty() { String::new() } else { format!(" after {}", reads.join(" ")) };
                     let early = if *dependent { " early" } else { "" };

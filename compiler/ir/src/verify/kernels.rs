@@ -3,8 +3,7 @@
 use super::environment;
 use super::{Report, VerifyError};
 use crate::{
-    Anatomy, Graph, KernelGraph, KernelKind, KernelModule, Layout, Region, Scope, WeightRef, core_kind,
-    effect_order,
+    Anatomy, Graph, KernelGraph, KernelKind, KernelModule, Layout, Region, Scope, WeightRef, core_kind, effect_order,
 };
 use std::collections::HashSet;
 

@@ -3,8 +3,8 @@
 use super::collectives;
 use super::cores;
 use super::shapes;
-use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Order, Scope, Sharding, TensorType, Type, Unary, ValueId};
 use crate::WeightRef;
+use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Order, Scope, Sharding, TensorType, Type, Unary, ValueId};
 
 /// The level that a graph stands at: some operations are legal at one only.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,7 +158,11 @@ fn packed(into: &str, parts: &[WeightRef], result: &TensorType, facts: &Facts) -
         length = rows.and_then(|n| length.checked_add(n)).ok_or_else(|| format!("packs rows of {}", long(&ty)))?;
     }
     let declared = result.axes.get(at).map(|a| a.extent);
-    if declared == Some(Extent::Fixed(length)) { Ok(()) } else { Err(format!("packs {length} rows into {}", long(result))) }
+    if declared == Some(Extent::Fixed(length)) {
+        Ok(())
+    } else {
+        Err(format!("packs {length} rows into {}", long(result)))
+    }
 }
 
 /// Data fill the axes; every number is one of the dtype.

@@ -2,8 +2,8 @@
 
 use super::{Report, VerifyError};
 use crate::{
-    Anatomy, Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, Launch, Place, Plan,
-    Program, Type, ValueId,
+    Anatomy, Bucket, BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelKind, KernelModule, Launch, Place,
+    Plan, Program, Type, ValueId,
 };
 use std::collections::HashMap;
 
@@ -55,7 +55,16 @@ fn verify_bucket(plan: &BucketPlan, entry: &KernelEntry, report: &mut Report) {
     for (index, (program, graph)) in plan.programs.iter().zip(&entry.graphs).enumerate() {
         let place = format!("{place} {}", program.graph);
         let leaving = graph.leaving();
-        ProgramCheck { plan, program, kernel_graph: graph, place: &place, leaving, first: index == 0, report: &mut *report }.verify();
+        ProgramCheck {
+            plan,
+            program,
+            kernel_graph: graph,
+            place: &place,
+            leaving,
+            first: index == 0,
+            report: &mut *report,
+        }
+        .verify();
     }
 }
 
@@ -199,7 +208,9 @@ impl ProgramCheck<'_> {
                     from.sort_unstable();
                     from.dedup();
                     if from != *reads {
-                        self.fail(format!("launch {launch} reads what launches {from:?} make, the plan says {reads:?}"));
+                        self.fail(format!(
+                            "launch {launch} reads what launches {from:?} make, the plan says {reads:?}"
+                        ));
                     }
                     let behind_move = launch > 0 && matches!(self.program.launches[launch - 1], Launch::Move { .. });
                     let first_of_all = launch == 0 && self.first;

@@ -11,7 +11,7 @@
 //! only if a layout can interleave them (`fuse.interleave_granule`). (2) Of that, what makes more bytes leave than would
 //! without it goes again, with all that follows it. (3) Backward: what only the region reads joins, unless more bytes then enter.
 
-use super::{Growth, Groups};
+use super::{Groups, Growth};
 use ir::ValueId;
 use std::collections::HashSet;
 use targets::Fuse;

@@ -93,9 +93,8 @@ impl<'a, 'g> Growth<'a, 'g> {
         ascending.sort_unstable();
         let Ok(anatomy) = Anatomy::of(self.graph, &ascending) else { return false };
         let together = || self.fuse.interleave_granule > 0 && equal_cuts(self.graph, &anatomy).is_some();
-        let fits = |s: &Strand| {
-            s.row_elements <= self.fuse.epilogue_row_elements.max(1) && (s.reads.len() < 2 || together())
-        };
+        let fits =
+            |s: &Strand| s.row_elements <= self.fuse.epilogue_row_elements.max(1) && (s.reads.len() < 2 || together());
         let within = anatomy.strands.iter().all(fits);
         within && !self.groups.cyclic(values)
     }
@@ -134,9 +133,11 @@ impl<'a, 'g> Growth<'a, 'g> {
     fn read_outside(&self, id: ValueId, values: &HashSet<ValueId>) -> bool {
         let output = self.graph.outputs.iter().any(|(_, v)| *v == id);
         output
-            || self.graph.users(id).into_iter().any(|u| {
-                !values.contains(&u) || (self.graph.node(u).op.is_view() && self.read_outside(u, values))
-            })
+            || self
+                .graph
+                .users(id)
+                .into_iter()
+                .any(|u| !values.contains(&u) || (self.graph.node(u).op.is_view() && self.read_outside(u, values)))
     }
 
     /// Bytes per row of what these operations read that operations outside compute.

@@ -8,7 +8,7 @@
 //! Backward from the core: an operation that only the region reads joins, if it works element by element or picks rows of
 //! a table, unless more bytes then enter than without it.
 
-use super::{Growth, Groups, epilogue};
+use super::{Groups, Growth, epilogue};
 use ir::ValueId;
 use targets::Fuse;
 

@@ -252,7 +252,9 @@ fn row_by_row(graph: &Graph, inside: &[ValueId], old: ValueId, new: ValueId) -> 
         }
         let along = |axis: &str| axis == row;
         let moves = match &graph.node(*id).op {
-            Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => along(axis),
+            Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => {
+                along(axis)
+            }
             Op::Split { axis } => along(axis),
             Op::Merge { into } | Op::Concat { into } => along(into),
             Op::Rename { from, to } => along(from) || along(to),

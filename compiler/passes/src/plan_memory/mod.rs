@@ -30,9 +30,9 @@ mod tests;
 use crate::error::defect;
 use crate::{Compile, Kind, Level, PassError, PassInfo};
 use indexmap::IndexMap;
+use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
 use targets::Fuse;
 use variants::Variants;
-use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
 
 /// What the pass says about itself.
 pub const INFO: PassInfo =
@@ -56,7 +56,8 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassEr
                 span: None,
             });
         }
-        let buckets = buckets.into_iter().map(|b| bucket_plan(entry, b, &target.fuse)).collect::<Result<Vec<_>, _>>()?;
+        let buckets =
+            buckets.into_iter().map(|b| bucket_plan(entry, b, &target.fuse)).collect::<Result<Vec<_>, _>>()?;
         entries.push(PlanEntry { name: entry.name.clone(), instances: entry.instances.clone(), buckets });
     }
     let arena_bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);

@@ -1,6 +1,7 @@
 //! Plans against a symbolic execution: every value is a hash of the operation that made it and of its operands. A walk
 //! over the arena must end with the same hashes as a walk over names, or some byte was overwritten too early.
 
+use crate::Compile;
 use crate::testing::{axis, compile_graph_level, facts, kinds, two_kind_model};
 use crate::{plan, to_kernels};
 use ir::{
@@ -10,7 +11,6 @@ use ir::{
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use crate::Compile;
 use targets::Target;
 
 fn hash(parts: impl Hash) -> u64 {
@@ -100,8 +100,7 @@ fn by_places(kernels: &KernelModule, plan: &Plan, bucket: usize) -> Vec<u64> {
                 Launch::Region { region, .. } => {
                     let values = &kernel_graph.regions[*region].values;
                     let operands = || values.iter().flat_map(|v| graph.operands(*v));
-                    let read_at: Vec<u64> =
-                        operands().filter_map(|v| Some(place(program, v)?.offset_bytes)).collect();
+                    let read_at: Vec<u64> = operands().filter_map(|v| Some(place(program, v)?.offset_bytes)).collect();
                     // What is not written over an operand's own place may be written before anything is read.
                     for b in values.iter().filter_map(|v| place(program, *v)) {
                         if !read_at.contains(&b.offset_bytes) {
@@ -271,10 +270,14 @@ fn a_row_axis_that_steps_lack_is_refused() {
 
 #[test]
 fn targets_that_do_not_fit_the_model_are_refused() {
-    let kernels = to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
+    let kernels =
+        to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap()))
+            .unwrap();
     let with = |tail: &str| {
         let head = "name='t'\ndescription='d'\narch='cpu'\n";
-        plan(&kernels, &Compile::one_device(&Target::from_text(&format!("{head}{tail}"), "t.toml").unwrap())).unwrap_err().to_string()
+        plan(&kernels, &Compile::one_device(&Target::from_text(&format!("{head}{tail}"), "t.toml").unwrap()))
+            .unwrap_err()
+            .to_string()
     };
     let bucket = "[[bucket]]\nrows='ragged'\ntokens=64\n";
     let text = with(&format!("kv={{page_tokens=16,dtype='f32'}}\n{bucket}"));
@@ -291,7 +294,9 @@ fn targets_that_do_not_fit_the_model_are_refused() {
 
 #[test]
 fn keys_and_values_of_another_shape_are_refused() {
-    let mut kernels = to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
+    let mut kernels =
+        to_kernels(&compile_graph_level(&two_kind_model()), &Compile::one_device(&Target::load("cpu").unwrap()))
+            .unwrap();
     kernels.facts.kv[0].v = vec![axis("kv_heads"), axis("half")];
     let error = super::kv::layouts(&kernels, &Target::load("cpu").unwrap()).unwrap_err();
     assert_eq!(error.code, "P0303");

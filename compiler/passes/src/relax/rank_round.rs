@@ -20,7 +20,9 @@
 
 use super::relaxed;
 use crate::{Compile, Kind, Level, PassError, PassInfo};
-use ir::{Binary, DType, Extent, Graph, GraphBuilder, Module, Op, Placement, ReduceOp, Sharding, TensorType, Type, ValueId};
+use ir::{
+    Binary, DType, Extent, Graph, GraphBuilder, Module, Op, Placement, ReduceOp, Sharding, TensorType, Type, ValueId,
+};
 use std::collections::HashSet;
 
 /// What the pass says about itself.
@@ -170,7 +172,8 @@ fn merged(graph: &Graph, sharding: &Sharding) -> Option<Graph> {
 
 /// The graph without what nobody reads.
 fn without_unused(graph: &Graph) -> Graph {
-    let mut used: HashSet<ValueId> = graph.outputs.iter().map(|(_, v)| *v).chain(graph.inputs.iter().copied()).collect();
+    let mut used: HashSet<ValueId> =
+        graph.outputs.iter().map(|(_, v)| *v).chain(graph.inputs.iter().copied()).collect();
     for id in graph.ids().rev() {
         if used.contains(&id) || matches!(graph.node(id).op, Op::Store { .. }) {
             used.insert(id);
@@ -213,9 +216,7 @@ impl<'a> Copy<'a> {
         let moves = node.op.is_view() || matches!(node.op, Op::Slice { .. });
         let found = operands.first().and_then(|o| self.new.graph().tensor(*o)).map(|t| t.dtype);
         let ty = match (&node.ty, found) {
-            (Type::Tensor(ty), Some(dtype)) if narrow && moves => {
-                Type::Tensor(TensorType { dtype, ..ty.clone() })
-            }
+            (Type::Tensor(ty), Some(dtype)) if narrow && moves => Type::Tensor(TensorType { dtype, ..ty.clone() }),
             (ty, _) => ty.clone(),
         };
         match &node.op {

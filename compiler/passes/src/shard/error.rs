@@ -26,7 +26,11 @@ pub(super) fn unknown_mesh_axis(axis: &str, mesh: &Mesh, facts: &Facts) -> PassE
 pub(super) fn uneven(weight: &Weight, axis: &str, n: u64, over: &[String], mesh: &Mesh, shared: bool) -> PassError {
     let parts = mesh.parts(over);
     let help = if !shared && n > 0 && parts.is_multiple_of(n) {
-        format!("use at most {n} ranks along {}, or let ranks share: `{axis} = [\"{}\", \"or-replicate\"]`", over.join("."), over.join("\", \""))
+        format!(
+            "use at most {n} ranks along {}, or let ranks share: `{axis} = [\"{}\", \"or-replicate\"]`",
+            over.join("."),
+            over.join("\", \"")
+        )
     } else {
         let fits: Vec<String> = (1..=n.min(64)).filter(|p| n.is_multiple_of(*p)).map(|p| p.to_string()).collect();
         format!("use a number of ranks along {} that divides it: {}", over.join("."), fits.join(", "))
@@ -51,9 +55,27 @@ pub(super) fn one_mesh_axis(reference: &WeightRef, a: &str, b: &str, over: &[Str
     };
     PassError {
         code: "P0503",
-        message: format!("weight `{name}` has the axes `{a}` and `{b}`, and both are spread over `{}`", over.join(", ")),
+        message: format!(
+            "weight `{name}` has the axes `{a}` and `{b}`, and both are spread over `{}`",
+            over.join(", ")
+        ),
         help: "give each of them mesh axes of its own in `[shard]`, or leave one whole".to_owned(),
         span: None,
+    }
+}
+
+/// Rows of all ranks where a rank's own are needed, or the other way round.
+pub(super) fn rows_apart(what: &str, rows: &[String], span: Option<Span>) -> PassError {
+    let over = rows.join(", ");
+    PassError {
+        code: "P0505",
+        message: format!("token rows are spread over {over}, and {what}"),
+        help: format!(
+            "spread a weight over none of {over}, or over all of them first, as in `ffn = [\"{}\", \"tp\"]`, and only axes \
+             that are summed away again",
+            rows.join("\", \"")
+        ),
+        span,
     }
 }
 

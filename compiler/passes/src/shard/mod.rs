@@ -22,6 +22,7 @@
 //! Tests: `tests/sharding.rs`; `tests/meshes.rs` runs the full model, made small, on many meshes.
 
 mod axes;
+mod constraints;
 mod error;
 mod pending;
 mod rewrite;

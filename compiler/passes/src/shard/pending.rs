@@ -35,9 +35,11 @@ pub(super) struct Pending {
 impl Pending {
     /// Whether the completion at a place stands behind an operation that only the open order lets it pass.
     pub(super) fn reorders(&self, graph: &Graph, at: usize) -> bool {
-        self.chain.iter().take(at + 1).skip(1).any(|v| {
-            matches!(graph.node(*v).op, Op::Binary(Binary::Mul) | Op::Reduce { .. })
-        })
+        self.chain
+            .iter()
+            .take(at + 1)
+            .skip(1)
+            .any(|v| matches!(graph.node(*v).op, Op::Binary(Binary::Mul) | Op::Reduce { .. }))
     }
 }
 
@@ -65,11 +67,17 @@ pub(super) fn find(graph: &Graph, number: usize, axes: &Axes<'_>) -> Vec<Pending
             vec![pending.origin]
         } else {
             let mut reordered = false;
-            chain(graph, pending.origin, |user, from| {
-                own_passes(graph, user, from, &unsettled, &mut reordered)
-            })
+            chain(graph, pending.origin, |user, from| own_passes(graph, user, from, &unsettled, &mut reordered))
         };
-        let place = |chain: &[ValueId]| fewest(chain.iter().enumerate().filter(|(at, _)| settled_order(graph, chain, *at)).map(|(at, v)| (at, size(*v))));
+        let place = |chain: &[ValueId]| {
+            fewest(
+                chain
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, _)| settled_order(graph, chain, *at))
+                    .map(|(at, v)| (at, size(*v))),
+            )
+        };
         pending.sum_at = if pending.sum.is_empty() { 0 } else { place(&sum_chain) };
         if pending.own_at.is_some() && !pending.own.is_empty() {
             // A sum over ranks that comes later would have to pass what the exclusive value passed.
@@ -170,13 +178,7 @@ fn sum_passes(graph: &Graph, user: ValueId, from: ValueId, unsettled: &HashSet<V
     is_cut_or_view(&graph.node(user).op) || open_product_or_sum(graph, user, from, unsettled)
 }
 
-fn own_passes(
-    graph: &Graph,
-    user: ValueId,
-    from: ValueId,
-    unsettled: &HashSet<ValueId>,
-    reordered: &mut bool,
-) -> bool {
+fn own_passes(graph: &Graph, user: ValueId, from: ValueId, unsettled: &HashSet<ValueId>, reordered: &mut bool) -> bool {
     match &graph.node(user).op {
         op if is_cut_or_view(op) => true,
         Op::Round(_) => !*reordered,
@@ -214,11 +216,15 @@ fn dropped_again(graph: &Graph, number: usize, pending: &Pending, axes: &Axes<'_
                     continue;
                 }
                 Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => true,
-                Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => kept(axis),
+                Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => {
+                    kept(axis)
+                }
                 Op::Concat { .. } => graph.tensor(v).and_then(|t| t.axes.last()).is_some_and(|a| kept(&a.name)),
                 Op::Split { axis } => kept(axis),
                 Op::Rename { from, .. } => kept(from),
-                Op::Merge { .. } => graph.tensor(user).is_some_and(|t| rows.axes.iter().all(|a| t.axis(&a.name).is_some())),
+                Op::Merge { .. } => {
+                    graph.tensor(user).is_some_and(|t| rows.axes.iter().all(|a| t.axis(&a.name).is_some()))
+                }
                 _ => false,
             };
             if !row_wise {

@@ -1,6 +1,7 @@
 //! The graph of one rank, from the graph of the whole model.
 
 use super::axes::{Axes, index_axis, table_of};
+use super::error;
 use super::pending::{Pending, by_value};
 use crate::PassError;
 use crate::error::defect;
@@ -16,13 +17,20 @@ pub(super) fn local(
     results: bool,
 ) -> Result<Graph, PassError> {
     let complete = by_value(pending);
-    let mut rewriter =
-        Rewriter { old: graph, number, axes, new: GraphBuilder::new(), map: Vec::new(), owned: HashMap::new() };
+    let mut rewriter = Rewriter {
+        old: graph,
+        number,
+        axes,
+        new: GraphBuilder::new(),
+        map: Vec::new(),
+        owned: HashMap::new(),
+        joined: HashMap::new(),
+    };
     for id in graph.ids() {
         let mut value = rewriter.operation(id)?;
         for (index, sum, own) in complete.get(&id).into_iter().flatten() {
             let Some(p) = pending.get(*index) else { continue };
-            value = rewriter.complete(id, value, p, *sum, *own);
+            value = rewriter.complete(id, value, p, *sum, *own)?;
         }
         if let Some(name) = &graph.node(id).name {
             rewriter.new.name(value, name);
@@ -33,6 +41,10 @@ pub(super) fn local(
     rewriter.new.order_inputs(inputs);
     for (name, id) in &graph.outputs {
         let value = if results { rewriter.gathered(*id)? } else { rewriter.at(*id)? };
+        if rewriter.has_all_rows(value) {
+            let what = format!("`{name}` leaves a graph with the rows of all of them");
+            return Err(error::rows_apart(&what, axes.rows(), graph.node(*id).span));
+        }
         rewriter.new.output(name, value);
     }
     Ok(rewriter.new.finish())
@@ -47,7 +59,12 @@ struct Rewriter<'a> {
     map: Vec<ValueId>,
     /// Own parts of ids, by ids and axis.
     owned: HashMap<(ValueId, String), ValueId>,
+    /// Values with the rows of all ranks, by those with a rank's own.
+    joined: HashMap<ValueId, ValueId>,
 }
+
+/// What the rows of all ranks are called, after those of one.
+const ALL_ROWS: &str = ".all";
 
 impl Rewriter<'_> {
     fn at(&self, id: ValueId) -> Result<ValueId, PassError> {
@@ -78,6 +95,10 @@ impl Rewriter<'_> {
     fn operation(&mut self, id: ValueId) -> Result<ValueId, PassError> {
         let node = self.old.node(id);
         let mut operands = self.old.operands(id).into_iter().map(|o| self.at(o)).collect::<Result<Vec<_>, _>>()?;
+        let all_rows = self.sees_all_rows(id, &operands)?;
+        if all_rows {
+            operands = operands.into_iter().map(|o| self.all_rows(o)).collect();
+        }
         if let Some(axis) = index_axis(self.old, id) {
             let over = self.axes.of(self.number, table_of(self.old, id), &axis).to_vec();
             if !over.is_empty()
@@ -86,11 +107,81 @@ impl Rewriter<'_> {
                 *ids = self.own(*ids, axis, over);
             }
         }
-        let ty = self.local_type(id);
+        let ty = match self.local_type(id) {
+            Type::Tensor(ty) if all_rows => Type::Tensor(with_all_rows(&ty)),
+            ty => ty,
+        };
         Ok(match &node.op {
             Op::Input(name) => self.new.input(name, ty),
             op => self.new.add(op.clone(), &operands, ty, node.span),
         })
+    }
+
+    /// Whether an operation works on the rows of all ranks: a product with a weight that is spread over the mesh axes of
+    /// the rows does, and what follows it until a sum over ranks brings the rows back.
+    fn sees_all_rows(&self, id: ValueId, operands: &[ValueId]) -> Result<bool, PassError> {
+        let rows = self.axes.rows();
+        if rows.is_empty() {
+            return Ok(false);
+        }
+        let node = self.old.node(id);
+        let apart = |what: &str| error::rows_apart(what, rows, node.span);
+        let table = match (&node.op, self.old.operands(id).as_slice()) {
+            (Op::Linear { .. }, [_, w, ..]) => Some(*w),
+            (Op::Gather { .. }, [table, _]) if index_axis(self.old, id).is_some() => Some(*table),
+            _ => None,
+        };
+        if let Some(table) = table {
+            let axes = self.old.tensor(table).map(|t| t.axes.as_slice()).unwrap_or_default();
+            let mut spread = axes.iter().map(|a| self.axes.of(self.number, table, &a.name));
+            if let Some(over) = spread.find(|over| over.iter().any(|m| rows.contains(m))) {
+                return if over.starts_with(rows) {
+                    Ok(true)
+                } else {
+                    Err(apart("a weight is spread over part of them"))
+                };
+            }
+        }
+        if !operands.iter().any(|o| self.has_all_rows(*o)) {
+            return Ok(false);
+        }
+        match &node.op {
+            Op::Store { .. } | Op::Attend { .. } => Err(apart("a cache holds only those of the rank's own sequences")),
+            Op::Gather { axis }
+                if self
+                    .old
+                    .operands(id)
+                    .first()
+                    .and_then(|x| self.old.tensor(*x))
+                    .is_some_and(|t| t.row_axes().any(|row| row == axis)) =>
+            {
+                Err(apart("rows are picked by their number on one rank"))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn has_all_rows(&self, value: ValueId) -> bool {
+        self.new.graph().tensor(value).is_some_and(|t| t.row_axes().any(|row| row.ends_with(ALL_ROWS)))
+    }
+
+    /// The value with the rows of all ranks.
+    fn all_rows(&mut self, value: ValueId) -> ValueId {
+        if let Some(joined) = self.joined.get(&value) {
+            return *joined;
+        }
+        let node = self.new.graph().node(value).clone();
+        let Type::Tensor(ty) = &node.ty else { return value };
+        let Some(axis) = ty.row_axes().next().filter(|row| !row.ends_with(ALL_ROWS)).map(str::to_owned) else {
+            return value;
+        };
+        let op = Op::AllGather { over: self.axes.rows().to_vec(), into: format!("{axis}{ALL_ROWS}"), axis };
+        let joined = self.new.add(op, &[value], Type::Tensor(with_all_rows(ty)), node.span);
+        if let Some(name) = &node.name {
+            self.new.name(joined, &format!("{name}{ALL_ROWS}"));
+        }
+        self.joined.insert(value, joined);
+        joined
     }
 
     fn own(&mut self, ids: ValueId, axis: String, over: Vec<String>) -> ValueId {
@@ -111,21 +202,41 @@ impl Rewriter<'_> {
     }
 
     /// Adds over ranks what is incomplete, and gives the value its format back.
-    fn complete(&mut self, id: ValueId, value: ValueId, pending: &Pending, sum: bool, own: bool) -> ValueId {
-        let named = |axis: &&str| (sum && pending.sum.iter().any(|a| a == axis)) || (own && pending.own.iter().any(|a| a == axis));
+    fn complete(
+        &mut self,
+        id: ValueId,
+        value: ValueId,
+        pending: &Pending,
+        sum: bool,
+        own: bool,
+    ) -> Result<ValueId, PassError> {
+        let named = |axis: &&str| {
+            (sum && pending.sum.iter().any(|a| a == axis)) || (own && pending.own.iter().any(|a| a == axis))
+        };
         let over: Vec<String> = self.axes.mesh().axes().map(|(a, _)| a).filter(named).map(str::to_owned).collect();
-        if over.is_empty() {
-            return value;
-        }
+        let Type::Tensor(ty) = self.new.graph().node(value).ty.clone() else { return Ok(value) };
         let span = self.old.node(id).span;
-        let Type::Tensor(ty) = self.new.graph().node(value).ty.clone() else { return value };
-        let wide = Type::Tensor(ty.with_dtype(DType::F32));
-        let total = self.new.add(Op::AllReduce { over, order: Order::Serial }, &[value], wide, span);
+        let (back, over): (Vec<String>, Vec<String>) =
+            over.into_iter().partition(|axis| self.axes.rows().contains(axis));
+        let mut wide = ty.with_dtype(DType::F32);
+        let mut total = value;
+        if !over.is_empty() {
+            let op = Op::AllReduce { over, order: Order::Serial };
+            total = self.new.add(op, &[total], Type::Tensor(wide.clone()), span);
+        }
+        if !back.is_empty() {
+            let from = ty.row_axes().next().filter(|row| row.ends_with(ALL_ROWS)).map(str::to_owned);
+            let from = from.ok_or_else(|| error::rows_apart("a sum over them has no rows", self.axes.rows(), span))?;
+            let into = from.trim_end_matches(ALL_ROWS).to_owned();
+            wide.axes.iter_mut().filter(|a| a.name == from).for_each(|a| a.name.clone_from(&into));
+            let op = Op::ReduceScatter { axis: from, over: self.axes.rows().to_vec(), into };
+            total = self.new.add(op, &[total], Type::Tensor(wide.clone()), span);
+        }
         if ty.dtype == DType::F32 {
-            return total;
+            return Ok(total);
         }
         // One rank had the value and the others -0, so the sum is a number of the narrow format.
-        self.new.add(Op::Round(ty.dtype), &[total], Type::Tensor(ty), span)
+        Ok(self.new.add(Op::Round(ty.dtype), &[total], Type::Tensor(wide.with_dtype(ty.dtype)), span))
     }
 
     /// The whole value on every rank.
@@ -148,4 +259,11 @@ impl Rewriter<'_> {
         }
         Ok(value)
     }
+}
+
+fn with_all_rows(ty: &TensorType) -> TensorType {
+    let axis = |a: &Axis| {
+        if a.is_rows() && !a.name.ends_with(ALL_ROWS) { Axis::rows(format!("{}{ALL_ROWS}", a.name)) } else { a.clone() }
+    };
+    TensorType { axes: ty.axes.iter().map(axis).collect(), ..ty.clone() }
 }

@@ -26,12 +26,12 @@ struct Unrolled<'p> {
 pub(super) fn of(graph: &Graph, axes: &Axes<'_>, pending: &[Pending]) -> Result<Graph, PassError> {
     let mut unrolled: HashMap<ValueId, Unrolled<'_>> = HashMap::new();
     let mut inside: HashSet<ValueId> = HashSet::new();
-    let mut split: HashMap<ValueId, u64> = HashMap::new();
+    let mut split: HashMap<ValueId, Order> = HashMap::new();
     for p in pending {
         let sum_late = !p.sum.is_empty() && p.reorders(graph, p.sum_at);
         let own_late = p.own_at.filter(|at| !p.own.is_empty() && p.reorders(graph, *at));
         if !p.sum.is_empty() && !sum_late {
-            split.insert(p.origin, axes.parts(&p.sum));
+            split.insert(p.origin, in_parts(axes, &p.sum));
         }
         let at = match (sum_late, own_late) {
             (true, own) => own.map_or(p.sum_at, |own| own.max(p.sum_at)),
@@ -39,9 +39,8 @@ pub(super) fn of(graph: &Graph, axes: &Axes<'_>, pending: &[Pending]) -> Result<
             (false, None) => continue,
         };
         let own = own_late.is_some();
-        let named = |axis: &&str| {
-            (sum_late && p.sum.iter().any(|a| a == axis)) || (own && p.own.iter().any(|a| a == axis))
-        };
+        let named =
+            |axis: &&str| (sum_late && p.sum.iter().any(|a| a == axis)) || (own && p.own.iter().any(|a| a == axis));
         let over = axes.mesh().axes().map(|(a, _)| a).filter(named).map(str::to_owned).collect();
         inside.extend(&p.chain[..at]);
         unrolled.insert(p.chain[at], Unrolled { pending: p, over, sum: sum_late, own });
@@ -71,8 +70,8 @@ struct Writer<'a> {
     axes: &'a Axes<'a>,
     new: GraphBuilder,
     map: HashMap<ValueId, ValueId>,
-    /// Products whose sum is cut into this many parts.
-    split: HashMap<ValueId, u64>,
+    /// Products whose sum is cut, and how.
+    split: HashMap<ValueId, Order>,
 }
 
 impl Writer<'_> {
@@ -82,8 +81,8 @@ impl Writer<'_> {
 
     fn op(&self, id: ValueId) -> Op {
         let mut op = self.old.node(id).op.clone();
-        if let (Some(parts), Some(order)) = (self.split.get(&id), op.order_mut()) {
-            *order = Order::Split { parts: *parts, inner: Box::new(order.clone()) };
+        if let (Some(split), Some(order)) = (self.split.get(&id), op.order_mut()) {
+            *order = split.closed(order);
         }
         op
     }
@@ -101,26 +100,27 @@ impl Writer<'_> {
     fn unrolled(&mut self, id: ValueId, u: &Unrolled<'_>) -> Result<ValueId, PassError> {
         let chain: Vec<ValueId> = u.pending.chain.iter().copied().take_while(|v| *v != id).chain([id]).collect();
         let mesh = self.axes.mesh();
-        // The ranks of one group: those that have coordinate 0 outside it, by ascending place.
-        let ranks = mesh.group(0, &u.over);
+        // The ranks of one group: those that have coordinate 0 outside it. Rows go back to their ranks last, so the sums over
+        // the other axes come first.
+        let (outer, inner): (Vec<String>, Vec<String>) =
+            u.over.iter().cloned().partition(|axis| self.axes.rows().contains(axis));
         let mut total: Option<ValueId> = None;
-        for rank in ranks {
-            let mut part = self.origin_part(u, mesh.place(rank, &u.pending.sum), mesh.place(rank, &u.pending.own))?;
-            for pair in chain.windows(2) {
-                let node = self.old.node(pair[1]);
-                let operands = self.old.operands(pair[1]).into_iter();
-                let operands = operands.map(|o| if o == pair[0] { Ok(part) } else { self.at(o) });
-                let operands = operands.collect::<Result<Vec<_>, _>>()?;
-                part = self.new.add(node.op.clone(), &operands, node.ty.clone(), node.span);
-            }
-            total = Some(match total {
-                None => part,
-                Some(total) => {
-                    let ty = self.old.tensor(id).map(|t| t.with_dtype(DType::F32));
-                    let ty = ty.ok_or_else(|| defect(format!("{id} is summed and is no tensor")))?;
-                    self.new.add(Op::Binary(Binary::Add), &[total, part], Type::Tensor(ty), None)
+        for outer_rank in mesh.group(0, &outer) {
+            let mut group: Option<ValueId> = None;
+            for rank in mesh.group(outer_rank, &inner) {
+                let mut part =
+                    self.origin_part(u, mesh.place(rank, &u.pending.sum), mesh.place(rank, &u.pending.own))?;
+                for pair in chain.windows(2) {
+                    let node = self.old.node(pair[1]);
+                    let operands = self.old.operands(pair[1]).into_iter();
+                    let operands = operands.map(|o| if o == pair[0] { Ok(part) } else { self.at(o) });
+                    let operands = operands.collect::<Result<Vec<_>, _>>()?;
+                    part = self.new.add(node.op.clone(), &operands, node.ty.clone(), node.span);
                 }
-            });
+                group = Some(self.added(id, group, part)?);
+            }
+            let group = group.ok_or_else(|| defect("a group without ranks"))?;
+            total = Some(self.added(id, total, group)?);
         }
         let total = total.ok_or_else(|| defect("a mesh without ranks"))?;
         let node = self.old.node(id);
@@ -130,6 +130,14 @@ impl Writer<'_> {
             }
             _ => Ok(total),
         }
+    }
+
+    /// A running total with one more term.
+    fn added(&mut self, id: ValueId, total: Option<ValueId>, term: ValueId) -> Result<ValueId, PassError> {
+        let Some(total) = total else { return Ok(term) };
+        let ty = self.old.tensor(id).map(|t| t.with_dtype(DType::F32));
+        let ty = ty.ok_or_else(|| defect(format!("{id} is summed and is no tensor")))?;
+        Ok(self.new.add(Op::Binary(Binary::Add), &[total, term], Type::Tensor(ty), None))
     }
 
     /// The product on one part of the contracted axis and of the table.
@@ -184,6 +192,16 @@ impl Writer<'_> {
         let both = self.new.add(Op::Binary(Binary::And), &[above, below], truth, None);
         Ok(self.new.add(Op::Select, &[both, ids, none], Type::Tensor(ty), None))
     }
+}
+
+/// The order of a sum whose parts lie on ranks: over the mesh axes of rows, then over the others inside.
+fn in_parts(axes: &Axes<'_>, over: &[String]) -> Order {
+    let (outer, inner): (Vec<String>, Vec<String>) = over.iter().cloned().partition(|a| axes.rows().contains(a));
+    let split = |over: &[String], order: Order| match axes.parts(over) {
+        0 | 1 => order,
+        parts => Order::Split { parts, inner: Box::new(order) },
+    };
+    split(&outer, split(&inner, Order::Any))
 }
 
 fn length(graph: &Graph, table: ValueId, axis: &str) -> Result<u64, PassError> {

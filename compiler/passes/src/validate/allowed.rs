@@ -121,16 +121,16 @@ impl Matcher<'_> {
         covers(self.old, &parts) && (!rounded || parts.iter().all(|p| p.sum.is_none()))
     }
 
-    /// The terms of a running total.
+    /// The terms of a sum, however it is bracketed: the sum that it stands for was open.
     fn terms(&self, sum: ValueId) -> Vec<ValueId> {
-        let mut terms = Vec::new();
-        let mut at = sum;
-        while let (Op::Binary(Binary::Add), [total, term]) = (&self.new.node(at).op, &self.new.operands(at)[..]) {
-            terms.push(*term);
-            at = *total;
+        let (mut terms, mut open) = (Vec::new(), vec![sum]);
+        while let Some(at) = open.pop() {
+            match (&self.new.node(at).op, &self.new.operands(at)[..]) {
+                // More terms than any mesh has ranks are no parts.
+                (Op::Binary(Binary::Add), [a, b]) if terms.len() < 1 << 12 => open.extend([*b, *a]),
+                _ => terms.push(at),
+            }
         }
-        terms.push(at);
-        terms.reverse();
         terms
     }
 
@@ -275,9 +275,8 @@ fn covers(old: &Graph, parts: &[Part]) -> bool {
     let whole = |part: Option<(u64, u64)>, n: u64| part.unwrap_or((0, n));
     let boxes: Vec<[(u64, u64); 2]> = parts.iter().map(|p| [whole(p.sum, sum), whole(p.own, own)]).collect();
     let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
-    let disjoint = boxes.iter().enumerate().all(|(i, a)| {
-        boxes.iter().take(i).all(|b| apart(a[0], b[0]) || apart(a[1], b[1]))
-    });
+    let disjoint =
+        boxes.iter().enumerate().all(|(i, a)| boxes.iter().take(i).all(|b| apart(a[0], b[0]) || apart(a[1], b[1])));
     let area: u128 = boxes.iter().map(|b| u128::from(b[0].1) * u128::from(b[1].1)).sum();
     parts.iter().all(|p| p.origin == first.origin) && disjoint && area == u128::from(sum) * u128::from(own)
 }

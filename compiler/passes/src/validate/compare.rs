@@ -203,12 +203,15 @@ pub(super) fn origin(trial: &Trial, before: Program<'_>, after: &Module) -> Opti
         tap.seen
     };
     let (old, new) = (watch(before), watch(Program::Module(after)));
-    let known: HashMap<(usize, Place, &str), u64> =
-        old.iter().map(|s| ((s.step, s.place, s.name.as_str()), s.bits)).collect();
+    let known: HashMap<(usize, Place, &str), (u64, u64)> =
+        old.iter().map(|s| ((s.step, s.place, s.name.as_str()), (s.shape, s.bits))).collect();
     let bits: HashSet<(usize, u64)> = old.iter().map(|s| (s.step, s.bits)).collect();
     let differs = |s: &&Seen| match before {
         Program::Model(_) => !bits.contains(&(s.step, s.bits)),
-        Program::Module(_) | Program::Plan(..) => known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|b| *b != s.bits),
+        Program::Module(_) | Program::Plan(..) => {
+            // Of a value that is spread a rank shows a part, which is no difference.
+            known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|(shape, b)| *shape == s.shape && *b != s.bits)
+        }
     };
     let found = new.iter().find(differs)?;
     let entry = after.entries.iter().find(|e| e.name == trial.entry)?;
@@ -229,6 +232,9 @@ struct Seen {
     step: usize,
     place: Place,
     name: String,
+    /// Axes, lengths and format.
+    shape: u64,
+    /// These and the elements.
     bits: u64,
 }
 
@@ -257,10 +263,11 @@ impl Hooks for Tap<'_> {
         let mut hasher = DefaultHasher::new();
         value.axes().hash(&mut hasher);
         value.dtype().hash(&mut hasher);
+        let shape = hasher.finish();
         for x in numbers(value) {
             let x = if x.is_nan() { f32::NAN } else { x };
             x.to_bits().hash(&mut hasher);
         }
-        self.seen.push(Seen { step: self.at, place, name: site.name.to_owned(), bits: hasher.finish() });
+        self.seen.push(Seen { step: self.at, place, name: site.name.to_owned(), shape, bits: hasher.finish() });
     }
 }

@@ -209,13 +209,7 @@ fn judge(
 }
 
 /// Compares a plan, run launch by launch on an arena, with the kernel level that it was made from.
-fn judge_plan(
-    pass: PassInfo,
-    kernels: &KernelModule,
-    plan: &Plan,
-    trials: &[Trial],
-    records: &[Record],
-) -> Validated {
+fn judge_plan(pass: PassInfo, kernels: &KernelModule, plan: &Plan, trials: &[Trial], records: &[Record]) -> Validated {
     let after = trials.iter().map(|t| t.record(Program::Plan(kernels, plan))).collect::<Result<Vec<_>, _>>();
     match after.map(|after| compare_all(trials, records, &after)) {
         Ok(all) => {

@@ -31,7 +31,7 @@ pub(super) fn step(
 ) -> Result<Vec<Outputs>, InterpError> {
     let found = kernels.entries.iter().zip(&plan.entries).find(|(e, _)| e.name == entry);
     let (kernel_entry, planned) = found.ok_or_else(|| broken(format!("the entry `{entry}` is gone")))?;
-    let lengths = lengths(kernel_entry, envs)?;
+    let lengths = lengths(kernels, kernel_entry, envs)?;
     let bucket = planned.buckets.iter().find(|b| holds(b, rows, &lengths));
     let bucket = bucket.ok_or_else(|| broken(format!("no bucket holds a step of {} rows", rows.len())))?;
     let arena = vec![POISON; usize::try_from(bucket.arena_bytes).map_err(|_| broken("the arena is too large"))?];
@@ -56,22 +56,38 @@ fn broken(what: impl Into<String>) -> InterpError {
     Fault::Graph(what.into()).into()
 }
 
-/// Lengths of row axes, as the step's inputs have them.
-fn lengths(entry: &KernelEntry, envs: &[Env]) -> Result<BTreeMap<String, usize>, InterpError> {
-    let mut lengths = BTreeMap::new();
+/// Lengths of row axes on every rank, as its inputs have them; where ranks join their rows, the sum over the group.
+fn lengths(kernels: &KernelModule, entry: &KernelEntry, envs: &[Env]) -> Result<Vec<Lengths>, InterpError> {
     let graph = &entry.first().graph;
-    for id in &graph.inputs {
-        let (Some(name), Some(ty)) = (graph.input_name(*id), graph.tensor(*id)) else { continue };
-        for axis in ty.row_axes() {
-            let length = envs.first().and_then(|env| env.get(name)?.length(axis));
-            lengths.insert(axis.to_owned(), length.ok_or_else(|| broken(format!("`{name}` has no axis `{axis}`")))?);
+    let mut all: Vec<Lengths> = vec![Lengths::new(); envs.len()];
+    for (lengths, env) in all.iter_mut().zip(envs) {
+        for id in &graph.inputs {
+            let (Some(name), Some(ty)) = (graph.input_name(*id), graph.tensor(*id)) else { continue };
+            for axis in ty.row_axes() {
+                let length = env.get(name).and_then(|tensor| tensor.length(axis));
+                let length = length.ok_or_else(|| broken(format!("`{name}` has no axis `{axis}`")))?;
+                lengths.insert(axis.to_owned(), length);
+            }
         }
     }
-    Ok(lengths)
+    let own = all.clone();
+    for sharding in kernels.sharding.iter() {
+        for (axis, over) in &sharding.rows {
+            for (rank, lengths) in all.iter_mut().enumerate() {
+                let group = sharding.mesh.group(rank as u64, over);
+                let rows = group.iter().filter_map(|r| own.get(usize::try_from(*r).ok()?)?.get(axis));
+                lengths.insert(format!("{axis}{}", ir::ALL_ROWS), rows.sum());
+            }
+        }
+    }
+    Ok(all)
 }
 
+/// Lengths of row axes by name.
+type Lengths = BTreeMap<String, usize>;
+
 /// Whether a step runs in a bucket.
-fn holds(plan: &BucketPlan, rows: &[(usize, i32)], lengths: &BTreeMap<String, usize>) -> bool {
+fn holds(plan: &BucketPlan, rows: &[(usize, i32)], lengths: &[Lengths]) -> bool {
     let mut sequences: Vec<usize> = rows.iter().map(|(sequence, _)| *sequence).collect();
     sequences.sort_unstable();
     sequences.dedup();
@@ -85,7 +101,7 @@ fn holds(plan: &BucketPlan, rows: &[(usize, i32)], lengths: &BTreeMap<String, us
         RowsPerSequence::Ragged => true,
     };
     let fits = |(axis, n): (&String, &usize)| plan.bucket.most_rows(axis).is_some_and(|most| *n as u64 <= most);
-    shape && sequences.len() as u64 <= plan.bucket.sequences && lengths.iter().all(fits)
+    shape && sequences.len() as u64 <= plan.bucket.sequences && lengths.iter().flatten().all(fits)
 }
 
 /// A region as a graph of its own: what it reads are inputs, what leaves it are outputs, both called by their numbers.
@@ -101,7 +117,7 @@ struct Piece {
 struct Run<'r, 'c> {
     module: Module,
     bucket: &'r BucketPlan,
-    lengths: BTreeMap<String, usize>,
+    lengths: Vec<Lengths>,
     arenas: Vec<Vec<u8>>,
     contexts: &'r mut [Context<'c>],
     /// By graph and region.
@@ -131,10 +147,10 @@ impl Run<'_, '_> {
                 }
                 Launch::Move { from, to } => {
                     let (source, target) = (place(graph, program, *from)?, self.shared(to)?);
-                    let bytes = self.bytes_of(graph, *from)?;
-                    for arena in &mut self.arenas {
-                        let start = source.offset_bytes as usize;
-                        arena.copy_within(start..start + bytes, target.offset_bytes as usize);
+                    let start = source.offset_bytes as usize;
+                    for rank in 0..self.arenas.len() {
+                        let bytes = self.bytes_of(rank, graph, *from)?;
+                        self.arenas[rank].copy_within(start..start + bytes, target.offset_bytes as usize);
                     }
                 }
             }
@@ -186,7 +202,8 @@ impl Run<'_, '_> {
         for (_, buffer) in makes.iter().filter(|(_, b)| !over(b)) {
             self.poison(buffer);
         }
-        let steps = if written_over && !piece.stores { self.lengths.get(ir::TOKEN_ROWS).copied() } else { None };
+        let most = self.lengths.iter().filter_map(|l| l.get(ir::TOKEN_ROWS)).max().copied();
+        let steps = if written_over && !piece.stores { most } else { None };
         match steps {
             None => {
                 let left = self.evaluate(graph, piece, &reads, layer)?;
@@ -202,7 +219,7 @@ impl Run<'_, '_> {
                     let left = self.evaluate(graph, piece, &reads, layer)?;
                     for (rank, env) in left.iter().enumerate() {
                         for (id, buffer) in &makes {
-                            self.write_row(rank, buffer, made(env, *id)?, row, rows)?;
+                            self.write_row(rank, buffer, made(env, *id)?, row)?;
                         }
                     }
                 }
@@ -244,21 +261,23 @@ impl Run<'_, '_> {
         Ok(envs)
     }
 
-    fn axes(&self, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
+    fn axes(&self, rank: usize, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
         let length = |axis: &Axis| match axis.extent {
             Extent::Fixed(n) => Ok(n as usize),
-            Extent::Rows => self.lengths.get(&axis.name).copied().ok_or_else(|| broken(format!("no rows `{}`", axis.name))),
+            Extent::Rows => {
+                self.lengths.get(rank).and_then(|l| l.get(&axis.name)).copied().ok_or_else(|| broken(format!("no rows `{}`", axis.name)))
+            }
         };
         ty.axes.iter().map(|axis| Ok((axis.name.clone(), length(axis)?))).collect()
     }
 
-    fn bytes_of(&self, graph: &KernelGraph, id: ValueId) -> Result<usize, InterpError> {
+    fn bytes_of(&self, rank: usize, graph: &KernelGraph, id: ValueId) -> Result<usize, InterpError> {
         let ty = graph.graph.tensor(id).ok_or_else(|| broken(format!("{id} is no tensor")))?;
-        Ok(self.axes(ty)?.iter().map(|a| a.1).product::<usize>() * ty.dtype.bytes())
+        Ok(self.axes(rank, ty)?.iter().map(|a| a.1).product::<usize>() * ty.dtype.bytes())
     }
 
     fn read(&self, rank: usize, buffer: &Buffer, ty: &TensorType) -> Result<Tensor, InterpError> {
-        let axes = self.axes(ty)?;
+        let axes = self.axes(rank, ty)?;
         let count: usize = axes.iter().map(|a| a.1).product();
         let start = buffer.offset_bytes as usize;
         let arena = self.arenas.get(rank).ok_or_else(|| broken(format!("there is no rank {rank}")))?;
@@ -272,18 +291,21 @@ impl Run<'_, '_> {
         self.put(rank, buffer, 0, &bytes)
     }
 
-    /// Writes one of `rows` rows; a value without the axis of steps is written with the first.
+    /// Writes one row, if the rank has so many; a value without the axis of steps is written with the first.
     fn write_row(
         &mut self,
         rank: usize,
         buffer: &Buffer,
         tensor: &Tensor,
         row: usize,
-        rows: usize,
     ) -> Result<(), InterpError> {
         let bytes = encode(tensor);
+        let rows = tensor.length(ir::TOKEN_ROWS).unwrap_or(1);
         if tensor.axes().first().is_none_or(|(name, _)| name != ir::TOKEN_ROWS) {
             return if row == 0 { self.put(rank, buffer, 0, &bytes) } else { Ok(()) };
+        }
+        if row >= rows {
+            return Ok(());
         }
         let width = bytes.len() / rows.max(1);
         self.put(rank, buffer, row * width, bytes.get(row * width..(row + 1) * width).unwrap_or_default())
@@ -355,7 +377,25 @@ fn last_reads(graph: &KernelGraph, program: &Program) -> BTreeMap<ValueId, usize
 fn piece(graph: &KernelGraph, region: usize) -> Result<Piece, InterpError> {
     let region = graph.regions.get(region).ok_or_else(|| broken(format!("there is no region {region}")))?;
     let leaving = graph.leaving();
-    let mut cut = Cut { graph: &graph.graph, inside: &region.values, builder: GraphBuilder::new(), copies: HashMap::new(), reads: Vec::new() };
+    let mut cut = Cut {
+        graph: &graph.graph,
+        inside: &region.values,
+        builder: GraphBuilder::new(),
+        copies: HashMap::new(),
+        reads: Vec::new(),
+    };
+    // What is given stands first, so that a rank knows how many rows are its own before it exchanges any.
+    for id in &region.values {
+        if let Op::ReduceScatter { into, .. } = &graph.graph.node(*id).op {
+            let own = graph.graph.inputs.iter().find(|v| graph.graph.tensor(**v).is_some_and(|t| t.axis(into).is_some()));
+            if let Some(own) = own {
+                cut.add(*own);
+            }
+        }
+        for operand in graph.graph.operands(*id).into_iter().filter(|v| !region.values.contains(v)) {
+            cut.add(operand);
+        }
+    }
     for id in &region.values {
         cut.add(*id);
     }

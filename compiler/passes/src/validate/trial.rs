@@ -1,11 +1,11 @@
 //! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
 
-use crate::PassError;
 use super::{plan, ranks};
-use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
+use crate::PassError;
 use interp::WeightMap;
+use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
 use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Sequence and position of every row, step by step: two prompts, one of them far out; a row, a chunk and a new
 /// prompt; one row each.
@@ -55,6 +55,8 @@ pub struct Trial {
     inputs: Vec<Env>,
     kinds: Vec<String>,
     layers: usize,
+    /// Inputs that hold numbers of token rows.
+    picks: BTreeSet<String>,
 }
 
 /// Keys and values of one kind, layer and sequence, in the order of positions: `(position, keys, values)`.
@@ -84,6 +86,7 @@ impl Trial {
     fn new(facts: &Facts, signature: &Block, entry: &Entry, seed: u64) -> Result<Trial, InterpError> {
         let roles = roles(entry);
         let inputs = |step| inputs(&signature.graph, &roles, facts, seed, step);
+        let picks = roles.iter().filter(|(_, role)| matches!(role, Role::Index(axis) if axis == ir::TOKEN_ROWS));
         let inputs = (0..STEPS.len()).map(inputs).collect::<Result<_, _>>()?;
         Ok(Trial {
             entry: signature.name.clone(),
@@ -92,6 +95,7 @@ impl Trial {
             inputs,
             kinds: facts.kv.iter().map(|k| k.name.clone()).collect(),
             layers: facts.layers(),
+            picks: picks.map(|(name, _)| name.clone()).collect(),
         })
     }
 
@@ -151,7 +155,7 @@ impl Trial {
         let mut caches: Vec<MemoryCache> = vec![MemoryCache::default(); ranks];
         let mut record = Record::default();
         for (step, env) in self.inputs.iter().enumerate() {
-            let split = ranks::Split::of(STEPS[step], env, sharding)?;
+            let split = ranks::Split::of(STEPS[step], env, sharding, &|name| self.picks.contains(name))?;
             let mut envs: Vec<Env> = split.envs.clone();
             let mut rest: Vec<NoHooks> = vec![NoHooks; ranks];
             let mut contexts: Vec<Context<'_>> = Vec::with_capacity(ranks);
@@ -166,9 +170,7 @@ impl Trial {
             }
             let outputs = match program {
                 Program::Model(_) => return Err(interp::Fault::Graph("a model runs on no mesh".to_owned()).into()),
-                Program::Module(module) => {
-                    interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?
-                }
+                Program::Module(module) => interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?,
                 Program::Plan(kernels, plan) => {
                     plan::step((kernels, plan), &self.entry, STEPS[step], &envs, &mut contexts)?
                 }

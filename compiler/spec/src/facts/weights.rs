@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
     pub(super) fn shard(&mut self, dims: &IndexMap<String, u64>) -> IndexMap<String, Vec<String>> {
         let mut shard = IndexMap::new();
         for (axis, (span, node)) in self.table("shard").into_iter().flatten() {
-            if !dims.contains_key(axis) {
+            if !dims.contains_key(axis) && axis != ir::TOKEN_ROWS {
                 let d = Diagnostic::error("B0023", format!("`{axis}` is no axis"));
                 if self.told.contains(axis) {
                     continue;
