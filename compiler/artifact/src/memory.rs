@@ -438,6 +438,12 @@ impl Part {
         if self.shape.len() != recipe.shape.len() || self.split.iter().any(|s| s.axis >= self.shape.len()) {
             return Err(format!("its part has shape {:?}, the whole {:?}", self.shape, recipe.shape));
         }
+        // A mesh axis that stands twice would multiply parts without end.
+        let over: Vec<&String> = self.split.iter().flat_map(|s| &s.over).collect();
+        let once: HashSet<&String> = over.iter().copied().collect();
+        if once.len() != over.len() || over.iter().any(|axis| mesh.length(axis) < 2) {
+            return Err(format!("it is spread over {over:?}, which are no distinct axes of {mesh}"));
+        }
         for (axis, (local, whole)) in self.shape.iter().zip(&recipe.shape).enumerate() {
             let mut splits = self.split.iter().filter(|s| s.axis == axis);
             let expected = match (splits.next(), splits.next()) {

@@ -186,6 +186,14 @@ fn what_is_placed_wrongly_is_refused() {
         (&|m| m.pieces[0].interleave = Some(artifact::Interleave { cuts: 2, granule: 0 }), "cannot alternate"),
         (&|m| m.pieces.iter_mut().for_each(|p| p.parts.iter_mut().for_each(|p| p.split.clear())), "has a part of"),
         (&|m| m.mesh = Mesh::parse("tp=3,ep=3").unwrap(), "has a part of"),
+        (&|m| m.mesh = Mesh::single(), "no distinct axes"),
+        (
+            &|m| {
+                let split = m.pieces.iter_mut().flat_map(|p| &mut p.parts).flat_map(|p| &mut p.split);
+                split.for_each(|s| s.over = vec!["tp".to_owned(); 100]);
+            },
+            "no distinct axes",
+        ),
         (&|m| m.pieces[last].dtype = DType::F32, ""),
     ] {
         let text = refused(&memory, &recipes, edit);

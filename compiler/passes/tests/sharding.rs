@@ -17,8 +17,7 @@ fn module(header: &str, graph: &str) -> Module {
 /// The same with results, which only the graph after the layers has.
 fn with_results(header: &str, graph: &str) -> Module {
     let text = format!("module m act bf16 {header} entry e {{ graph first () -> () {{ }} graph last {graph} }}");
-    let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    module
+    ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
 fn sharded(module: &Module, mesh: &str) -> Result<Refined, PassError> {

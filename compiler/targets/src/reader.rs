@@ -1,7 +1,7 @@
 //! From the form of a target file to the target: every value in its range.
 
 use crate::Hardware;
-use crate::error::TargetError;
+use crate::error::{TargetError, nearest};
 use crate::file::{BucketFile, TargetFile, known_keys};
 use crate::target::{BucketRule, Kv, KvDtype, Limits, OptionRule, Target};
 use indexmap::IndexMap;
@@ -19,6 +19,19 @@ const MAX_ROWS: u64 = 1 << 20;
 /// The target that a file describes; `file` names it in errors.
 pub(crate) fn target(form: TargetFile, file: &str) -> Result<Target, TargetError> {
     Reader { file }.target(form)
+}
+
+/// Refuses a name that no pass relaxes by; `place` is who says it.
+pub(crate) fn relaxation(name: &str, place: &str) -> Result<(), TargetError> {
+    if RELAXATIONS.contains(&name) {
+        return Ok(());
+    }
+    let help = match nearest(name, RELAXATIONS) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known are {}", RELAXATIONS.join(", ")),
+    };
+    let message = format!("no relaxation is called `{name}`");
+    Err(TargetError { code: "T0105", place: place.to_owned(), message, help })
 }
 
 struct Reader<'a> {
@@ -100,13 +113,8 @@ impl Reader<'_> {
     }
 
     fn relaxations(&self, names: Vec<String>) -> Result<Vec<String>, TargetError> {
-        match names.iter().find(|n| !RELAXATIONS.contains(&n.as_str())) {
-            Some(name) => {
-                let help = format!("known are {}", RELAXATIONS.join(", "));
-                Err(self.error(format!("no relaxation is called `{name}`"), &help))
-            }
-            None => Ok(names),
-        }
+        names.iter().try_for_each(|name| relaxation(name, self.file))?;
+        Ok(names)
     }
 
     /// `option = ["a", "b"]`, or a list of rules `{ split = ["tp"], prefer = ["a", "b"] }`.

@@ -168,6 +168,15 @@ impl Target {
         chosen
     }
 
+    /// Allows one more named way of changing bits.
+    pub fn allow(&mut self, relaxation: &str) -> Result<(), TargetError> {
+        reader::relaxation(relaxation, &self.name)?;
+        if !self.allows(relaxation) {
+            self.relaxations.push(relaxation.to_owned());
+        }
+        Ok(())
+    }
+
     /// Whether a named way of changing bits is allowed.
     pub fn allows(&self, relaxation: &str) -> bool {
         self.relaxations.iter().any(|r| r == relaxation)

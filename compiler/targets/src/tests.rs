@@ -91,6 +91,12 @@ fn options_follow_the_mesh() {
     assert_eq!(combine("tp=2"), ["single"]);
     assert_eq!(combine("ep=4"), ["single"]);
     assert_eq!(combine("dp=2"), ["library"]);
+    let mut target = target.clone();
+    assert!(target.allows("rank-round") && !target.allows("wire-bf16"));
+    target.allow("wire-bf16").unwrap();
+    target.allow("wire-bf16").unwrap();
+    assert_eq!(target.relaxations, ["rank-round", "wire-bf16"]);
+    assert!(target.allow("wire").unwrap_err().to_string().contains("known are rank-round"));
     assert_eq!(Target::load("cpu").unwrap().options_on(&Mesh::single())["combine"], ["library"]);
 }
 
@@ -108,7 +114,7 @@ fn hardware_and_meshes_are_checked() {
         ),
         ("hardware = { memory_bytes = { value = 1, source = '' } }", "`hardware.memory_bytes` has no source"),
         ("meshes = ['tp']", "`meshes` has `tp`"),
-        ("relaxations = ['rank-rond']", "no relaxation is called `rank-rond`; known are rank-round"),
+        ("relaxations = ['rank-rond']", "no relaxation is called `rank-rond`; did you mean `rank-round`?"),
         ("fuse = { row = true }", "`row` in `fuse`; did you mean `rows`?"),
         ("options = { a = [{ prefers = ['x'] }] }", "`prefers` in `options.a`; did you mean `prefer`?"),
         ("options = { a = 'x' }", "`options.a` is \"x\""),

@@ -38,7 +38,7 @@ fn plain(reference: &WeightRef, facts: &Facts, ctx: &Context<'_>) -> Result<Arc<
             next if next < facts.layers() => (Scope::Layer, layer, Some(next)),
             _ => (Scope::Model, last, None),
         },
-        WeightRef::Packed { .. } => return Err(broken("weight C2", "a packed weight is a part of another")),
+        WeightRef::Packed { .. } => return Err(broken("weight C1", "a packed weight is a part of another")),
     };
     ctx.weights.weight(scope, name, layer)
 }
@@ -51,10 +51,10 @@ fn packed(
     ctx: &Context<'_>,
     ty: &TensorType,
 ) -> Result<Tensor, InterpError> {
-    let at = ty.axis(into).ok_or_else(|| broken("weight C2", format!("the result has no axis `{into}`")))?;
+    let at = ty.axis(into).ok_or_else(|| broken("weight C1", format!("the result has no axis `{into}`")))?;
     let behind = ty.axes.len() - at - 1;
     let weights = parts.iter().map(|part| plain(part, facts, ctx)).collect::<Result<Vec<_>, _>>()?;
-    let shown = |w: &Tensor| broken("weight C2", format!("{w} is a part of {ty}"));
+    let shown = |w: &Tensor| broken("weight C1", format!("{w} is a part of {ty}"));
     let product = |axes: &[(String, usize)]| axes.iter().map(|a| a.1).product::<usize>();
     // Per part its numbers, and how many of them stand together for one index in front.
     let mut runs: Vec<(&[f32], usize)> = Vec::new();
@@ -83,7 +83,7 @@ fn packed(
     let joined = Tensor::new(axes, ty.dtype, Data::F32(data))?;
     joined.expect_fit(ty, || "a packed weight".to_owned())?;
     if weights.iter().any(|w| w.dtype() != ty.dtype) {
-        return Err(broken("weight C2", format!("parts of {ty} have other formats")));
+        return Err(broken("weight C1", format!("parts of {ty} have other formats")));
     }
     Ok(joined)
 }
