@@ -1,4 +1,4 @@
-"""A client in the standard library: asks a question and prints the answer as it streams.
+"""A client in the standard library: asks a question and prints the answer as it streams, the reasoning on the error stream.
 
     python3 examples/client.py "What element is C?" [http://127.0.0.1:8000]
 """
@@ -19,5 +19,7 @@ with urllib.request.urlopen(request) as answer:
         if not data or data == "[DONE]":
             continue
         delta = json.loads(data)["choices"][0]["delta"]
+        if "reasoning_content" in delta:
+            print(delta["reasoning_content"], end="", flush=True, file=sys.stderr)
         print(delta.get("content", ""), end="", flush=True)
 print()

@@ -29,8 +29,11 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// Whole specs of other families, with the checkpoints that stand for them.
-const FAMILIES: &[(&str, &[&str])] =
-    &[("gemma3", &["gemma3", "gemma3-capped"]), ("llama", &["llama", "llama-biased-tied"]), ("qwen3-moe", &["qwen3-moe"])];
+const FAMILIES: &[(&str, &[&str])] = &[
+    ("gemma3", &["gemma3", "gemma3-capped"]),
+    ("llama", &["llama", "llama-biased-tied"]),
+    ("qwen3-moe", &["qwen3-moe"]),
+];
 
 #[test]
 fn every_variant_is_a_small_edit() {

@@ -60,6 +60,11 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special })
     }
 
+    /// Another template with the same special tokens.
+    pub fn with_source(&self, source: &str) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::new(source, self.special.clone())
+    }
+
     /// Whether the template reads a variable that it does not set itself.
     pub fn reads(&self, variable: &str) -> bool {
         let template = self.environment.get_template(NAME);

@@ -43,6 +43,9 @@ pub struct EndpointArgs {
     /// Log-probabilities that are reported: behind bias, penalties, mask and temperature, or of the untouched logits.
     #[arg(long, value_name = "WHICH", default_value = "processed", value_parser = ["processed", "untouched"])]
     logprobs: String,
+    /// Let requests bring chat templates of their own.
+    #[arg(long)]
+    trust_request_chat_template: bool,
     /// Encode control tokens that messages spell as plain text.
     #[arg(long)]
     sanitize_control_tokens: bool,
@@ -66,6 +69,7 @@ impl EndpointArgs {
             untouched_logprobs: self.logprobs == "untouched",
             sanitize_control_tokens: self.sanitize_control_tokens,
             truncate: self.allow_auto_truncate,
+            request_templates: self.trust_request_chat_template,
             api_key: key(self.api_key.as_deref(), KEY_VARIABLE, "--api-key")?,
             admin_key: key(self.admin_api_key.as_deref(), ADMIN_KEY_VARIABLE, "--admin-api-key")?,
             origins,

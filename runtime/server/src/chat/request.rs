@@ -45,6 +45,7 @@ pub(crate) fn turn_request(app: &App, fields: Fields<'_>) -> Result<TurnRequest,
     let (reasoning_effort, variables) = reasoning(app, fields, tools.is_empty())?;
     Ok(TurnRequest {
         input_ids,
+        template: fields.string("chat_template")?.map(str::to_owned),
         continues: fields.boolean("continue_final_message")?.unwrap_or(false),
         tool_choice: tool_choice(fields, &tools)?,
         tools,
@@ -87,8 +88,9 @@ fn reasoning(
     if let Some(verbosity) = fields.string("verbosity")? {
         variables.insert("verbosity".into(), json!(verbosity));
     }
-    if let Some(value) = fields.get("chat_template") {
-        return Err(ApiError::unsupported("chat_template", value, "put the template into the model directory"));
+    if let Some(value) = fields.get("chat_template").filter(|_| !app.options.request_templates) {
+        let instead = "put the template into the model directory, or serve with `--trust-request-chat-template`";
+        return Err(ApiError::unsupported("chat_template", value, instead));
     }
     let mut effort = effort("reasoning_effort", fields.get("reasoning_effort"))?;
     if let Some(map) = fields.object("reasoning")? {
@@ -183,7 +185,8 @@ fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
     let known = ["name", "description", "parameters", "strict"];
     let is_shown = |(key, value): &(&String, &Value)| known.contains(&key.as_str()) && !value.is_null();
     let shown = function.iter().filter(is_shown).map(|(key, value)| (key.clone(), value.clone())).collect();
-    Ok(Tool { name, shown, parameters, strict, held: Vec::new() })
+    let description = function.get("description").and_then(Value::as_str);
+    Ok(Tool { shown, ..Tool::new(&name, description, parameters, Some(strict)) })
 }
 
 fn tool_choice(fields: Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, ApiError> {

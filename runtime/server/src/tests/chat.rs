@@ -174,3 +174,15 @@ async fn ids_can_stand_for_messages() {
         (Some(ids.len() as u64), "Think of 東京.")
     );
 }
+
+#[tokio::test]
+async fn requests_may_bring_a_template_where_that_is_allowed() {
+    let app = app_with_options(scripted(ANSWER), Options { request_templates: true, ..free() });
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "{{ messages[0].content }}!"});
+    let reply = post(&app, "/tokenize", body).await.json();
+    assert_eq!(reply["tokens"], json!(TEXT.tokenizer.encode("Hi!", false).unwrap()));
+    let broken = chat_body(json!({"chat_template": "a\n{% if %}"}));
+    let reply = post(&app, CHAT, broken).await;
+    assert!(reply.status == StatusCode::BAD_REQUEST);
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("line 2"));
+}

@@ -138,3 +138,38 @@ async fn a_second_signal_ends_at_once() {
     server.task.await.unwrap().unwrap();
     assert_eq!(steps.load(Ordering::SeqCst), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_headers_are_refused_before_a_route_sees_them() {
+    let server = start(app("")).await;
+    let ask = async |headers: String| {
+        let request = format!("GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+        rest(connect(&server, &request).await).await
+    };
+    let many: String = (0..120).map(|i| format!("x-{i}: a\r\n")).collect();
+    assert!(ask(many).await.starts_with("HTTP/1.1 431"));
+    assert!(ask("x-1: a\r\n".into()).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_still_runs_when_time_is_up_gets_a_proper_end() {
+    let (model, permit, steps) = endless();
+    let app = app_with(model);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopping = async move { stopped.await.unwrap_or_default() };
+    let task = tokio::spawn(crate::serve(listener, app.clone(), stopping, Duration::ZERO, std::future::pending()));
+    let (stop_now, _kept) = oneshot::channel::<()>();
+    let (unused, _unused) = oneshot::channel::<()>();
+    let server = Server { address, stop: unused, stop_now, task };
+    let running = open(&server, json!({"prompt": "A", "max_tokens": 500, "stream": true, "ignore_eos": true})).await;
+    until(|| steps.load(Ordering::SeqCst) > 0).await;
+    stop.send(()).unwrap();
+    until(|| app.is_draining.load(Ordering::SeqCst)).await;
+    drop(permit);
+    let said = rest(running).await;
+    assert!(said.contains("\"finish_reason\":\"abort\"") || said.contains("\"finish_reason\":\"length\""), "{said}");
+    assert!(said.contains("data: [DONE]"));
+    server.task.await.unwrap().unwrap();
+}

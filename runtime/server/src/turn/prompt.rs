@@ -26,6 +26,9 @@ pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiErro
         let message = "the model directory has no chat template; add `chat_template.jinja` or use `/v1/completions`";
         ApiError::field(request.names.prompt, "no_chat_template", message)
     })?;
+    let own = request.template.as_ref().map(|source| template.with_source(source)).transpose();
+    let own = own.map_err(|error| ApiError::field("chat_template", "template_error", error.to_string()))?;
+    let template = own.as_ref().unwrap_or(template);
     let mut messages = request.messages.clone();
     let protected = if app.options.sanitize_control_tokens { protect(app, &mut messages)? } else { None };
     let end = if request.continues { Some(mark_end(&mut messages, protected, request)?) } else { None };

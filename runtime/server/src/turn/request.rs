@@ -11,6 +11,8 @@ pub(crate) struct TurnRequest {
     pub messages: Vec<Value>,
     /// Token ids instead of messages. Nothing is rendered then, and the turn begins at a message's start.
     pub input_ids: Option<Vec<u32>>,
+    /// A chat template instead of the model's.
+    pub template: Option<String>,
     /// The last message is an assistant's, and the turn goes on where it ends.
     pub continues: bool,
     /// Tools in the order in which they are shown.

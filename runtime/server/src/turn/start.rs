@@ -3,7 +3,7 @@
 use super::answers::{Answers, Collected, Plan, Usage};
 use super::grammar::{Following, HeldBy, held_by};
 use super::prompt::{Prompt, prompt};
-use super::reader::{Reading, Step};
+use super::reader::Reading;
 use super::request::{ToolChoice, TurnRequest};
 use crate::app::App;
 use crate::error::ApiError;
@@ -13,7 +13,8 @@ use serde_json::Value;
 use std::sync::Arc;
 use text::response::{Held, ParseOptions, ResponseParser, Tools};
 
-/// A turn under way: its choices are admitted and none has been told of yet. Dropping it aborts what still runs.
+/// A turn under way: its choices are admitted and none has been told of yet. Dropping it aborts what still runs;
+/// [`Answers::next`] tells it step by step.
 pub(crate) struct Turn {
     answers: Answers,
 }
@@ -32,11 +33,6 @@ impl Turn {
         Ok(Turn { answers })
     }
 
-    /// How many tokens the prompt has.
-    pub async fn count(app: &Arc<App>, request: TurnRequest) -> Result<usize, ApiError> {
-        Ok(Turn::prompt(app, &Arc::new(request)).await?.ids.len())
-    }
-
     /// The prompt's token ids.
     pub async fn ids(app: &Arc<App>, request: TurnRequest) -> Result<Vec<u32>, ApiError> {
         Ok(Turn::prompt(app, &Arc::new(request)).await?.ids)
@@ -45,11 +41,6 @@ impl Turn {
     async fn prompt(app: &Arc<App>, request: &Arc<TurnRequest>) -> Result<Prompt, ApiError> {
         let (app, request) = (app.clone(), request.clone());
         App::off_thread(move || prompt(&app, &request)).await
-    }
-
-    /// What comes next of any choice; `None` when all are over. An error ends the turn.
-    pub async fn next(&mut self) -> Result<Option<Step>, ApiError> {
-        self.answers.next().await
     }
 
     /// All that is left of all choices.
