@@ -40,11 +40,17 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
     };
     let (one, two) = (compile("one", &[]), compile("two", &[]));
     assert!(files(&one) == files(&two), "two compilations differ");
-    // What it relaxes is said; exactness forbids it.
-    let manifest = |dir: &Path| std::fs::read_to_string(dir.join("manifest.json")).expect("manifest");
-    assert!(manifest(&one).contains("\"wire-bf16\""));
-    let exact = compile("exact", &["--exact"]);
-    assert!(manifest(&exact).contains("\"relaxations\": []"), "{}", manifest(&exact));
+    // With one rounding per sum nothing is relaxed; what is, is said, and exactness forbids it.
+    let relaxations = |dir: &Path| -> Vec<String> {
+        let text = std::fs::read_to_string(dir.join("manifest.json")).expect("manifest");
+        let manifest: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        serde_json::from_value(manifest["relaxations"].clone()).expect("names")
+    };
+    assert!(relaxations(&one).is_empty());
+    let wire = compile("wire", &["--relax", "wire-bf16"]);
+    assert_eq!(relaxations(&wire), ["wire-bf16"]);
+    assert_eq!(relaxations(&compile("library", &["--option", "combine=library"])), ["rank-round"]);
+    assert!(relaxations(&compile("exact", &["--option", "combine=library", "--exact"])).is_empty());
     assert!(files(&one).contains_key(Path::new("ir/sharded.txt")));
 
     let report = programs.beamc(&["report", one.to_str().expect("path"), "--bucket", "forward-one-t8"]);
@@ -55,7 +61,7 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
         "do not fit",
         "launches per graph: first 3, sliding.dense 7, sliding.sparse 8, full.sparse 8, last 2",
         "kernels of forward-one-t8",
-        "relaxations: wire-bf16",
+        "relaxations: none",
         "not loadable",
         "(grouped_matmul, sm_90a)",
     ] {
@@ -159,6 +165,7 @@ fn what_cannot_be_asked_for_is_refused_with_both_facts() {
         ("dump model-spec/beam.toml --target cpu --stage graph --option combine=other", "does not offer `other`"),
         ("dump model-spec/beam.toml --target cpu --stage graph --option other=1", "its options: combine"),
         ("dump model-spec/beam.toml --target h200-bf61 --stage graph", "did you mean `h200-bf16`?"),
+        ("dump model-spec/beam.toml --target cpu --stage graph --relax rank-rond", "did you mean `rank-round`?"),
     ] {
         let done = programs.beamc(&words(args));
         assert!(done.code == 1 && done.err.contains(wanted), "{args}: {}{}", done.out, done.err);

@@ -70,6 +70,9 @@ pub struct SpecArgs {
     /// Alternative for an option of the spec, such as combine=library, in place of the target's choice.
     #[arg(long, value_name = "NAME=ALTERNATIVE")]
     pub option: Vec<String>,
+    /// Relaxation to allow besides those of the target, such as wire-bf16.
+    #[arg(long, value_name = "NAME")]
+    pub relax: Vec<String>,
 }
 
 /// Arguments of `check`.

@@ -17,6 +17,7 @@ pub fn diff(args: &DiffArgs) -> Result<String, Failure> {
         target: args.target.clone(),
         mesh: args.mesh.clone(),
         option: args.option.clone(),
+        relax: Vec::new(),
     };
     let first = input::job(&spec, false, args.json)?;
     let mesh = first.mesh.clone();

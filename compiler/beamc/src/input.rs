@@ -74,7 +74,12 @@ pub fn model(path: &Path, choices: &Choices, json: bool) -> Result<(Model, Check
 
 /// Reads a spec for its target and mesh.
 pub fn job(args: &SpecArgs, exact: bool, json: bool) -> Result<Job, Failure> {
-    let target = target(&args.target)?;
+    let mut target = target(&args.target)?;
+    for name in &args.relax {
+        let refused =
+            |e: targets::TargetError| Failure { exit: INPUT, text: format!("error{}\n", bracketed(&e)), json: None };
+        target.allow(name).map_err(refused)?;
+    }
     let mesh = match &args.mesh {
         Some(text) => mesh(text)?,
         None => own_mesh(&args.spec, &target, &args.option),

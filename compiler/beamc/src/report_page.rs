@@ -81,6 +81,7 @@ fn head(artifact: &Artifact) -> String {
 
 fn memory(report: &Value, out: &mut String) {
     let map = &report["memory"];
+    out.push_str("\nmemory of a rank, bytes\n");
     let mut row = |what: &str, value: &Value| {
         let _ = writeln!(out, "  {what:<28} {:>20}", number(value));
     };
@@ -91,7 +92,6 @@ fn memory(report: &Value, out: &mut String) {
         row("left to caches", &map["free_bytes"]);
     }
     row("cache of one sequence", &map["cache_bytes_per_sequence"]);
-    out.insert_str(out.find("  weights").unwrap_or(0), "\nmemory of a rank, bytes\n");
     if map["fits"] == false {
         let _ = writeln!(out, "  the weights and the arena do not fit; use a larger mesh");
     } else if !map["sequences"].is_null() {
