@@ -8,6 +8,8 @@ use std::fmt;
 pub const TOKEN_ROWS: &str = "T";
 /// Name of the axis of wanted rows.
 pub const WANTED_ROWS: &str = "R";
+/// What a row axis is called, after its own name, that joins the rows of several ranks.
+pub const ALL_ROWS: &str = ".all";
 
 /// How many rows each sequence brings to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,7 +41,8 @@ pub struct Bucket {
 impl Bucket {
     /// The most rows that a step in this bucket brings along a row axis; `None` for an axis that steps do not have.
     pub fn most_rows(&self, axis: &str) -> Option<u64> {
-        match axis {
+        // A step's rows are no more when ranks join theirs: the bucket counts all of them.
+        match axis.strip_suffix(ALL_ROWS).unwrap_or(axis) {
             TOKEN_ROWS => Some(self.tokens),
             WANTED_ROWS => Some(self.wanted),
             _ => None,

@@ -34,7 +34,7 @@ mod types;
 mod verify;
 
 pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
-pub use bucket::{Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
+pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};

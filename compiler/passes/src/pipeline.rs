@@ -1,10 +1,10 @@
 //! The list of passes, and the functions that run it.
 
 use crate::error::{defect, unverified};
+use crate::relax::{rank_round, wire_bf16};
 use crate::{Compile, Note, Pass, PassError, PassInfo, Run};
 use crate::{attach, choose_layouts, fuse_rows, order_launches, pack_projections};
 use crate::{canonicalise, flatten, plan_memory, refine_orders, rotate_seam, select_kernels, shard};
-use crate::relax::{rank_round, wire_bf16};
 use ir::{KernelModule, Model, Module, Plan};
 
 /// Every pass, in the order in which they run.

@@ -264,9 +264,12 @@ impl Run<'_, '_> {
     fn axes(&self, rank: usize, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
         let length = |axis: &Axis| match axis.extent {
             Extent::Fixed(n) => Ok(n as usize),
-            Extent::Rows => {
-                self.lengths.get(rank).and_then(|l| l.get(&axis.name)).copied().ok_or_else(|| broken(format!("no rows `{}`", axis.name)))
-            }
+            Extent::Rows => self
+                .lengths
+                .get(rank)
+                .and_then(|l| l.get(&axis.name))
+                .copied()
+                .ok_or_else(|| broken(format!("no rows `{}`", axis.name))),
         };
         ty.axes.iter().map(|axis| Ok((axis.name.clone(), length(axis)?))).collect()
     }
@@ -292,13 +295,7 @@ impl Run<'_, '_> {
     }
 
     /// Writes one row, if the rank has so many; a value without the axis of steps is written with the first.
-    fn write_row(
-        &mut self,
-        rank: usize,
-        buffer: &Buffer,
-        tensor: &Tensor,
-        row: usize,
-    ) -> Result<(), InterpError> {
+    fn write_row(&mut self, rank: usize, buffer: &Buffer, tensor: &Tensor, row: usize) -> Result<(), InterpError> {
         let bytes = encode(tensor);
         let rows = tensor.length(ir::TOKEN_ROWS).unwrap_or(1);
         if tensor.axes().first().is_none_or(|(name, _)| name != ir::TOKEN_ROWS) {
@@ -387,7 +384,8 @@ fn piece(graph: &KernelGraph, region: usize) -> Result<Piece, InterpError> {
     // What is given stands first, so that a rank knows how many rows are its own before it exchanges any.
     for id in &region.values {
         if let Op::ReduceScatter { into, .. } = &graph.graph.node(*id).op {
-            let own = graph.graph.inputs.iter().find(|v| graph.graph.tensor(**v).is_some_and(|t| t.axis(into).is_some()));
+            let own =
+                graph.graph.inputs.iter().find(|v| graph.graph.tensor(**v).is_some_and(|t| t.axis(into).is_some()));
             if let Some(own) = own {
                 cut.add(*own);
             }
