@@ -34,6 +34,7 @@ impl Build {
             WeightRef::Model(name) => (Scope::Model, name),
             WeightRef::Layer(name) | WeightRef::FirstLayer(name) => (Scope::Layer, name),
             WeightRef::Next { layer, .. } => (Scope::Layer, layer),
+            WeightRef::Packed { .. } => unreachable!("no model of these tests packs weights"),
         };
         let ty = facts.weight(scope, name).expect("a declared weight").ty();
         self.graph.add(Op::Weight(reference), &[], Type::Tensor(ty), None)
