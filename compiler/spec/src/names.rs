@@ -105,8 +105,9 @@ impl<'a> Reader<'a, '_> {
                     return;
                 }
                 args.iter().for_each(|a| self.expr(a));
-                // `over` names an axis, which a value may have without any table knowing it.
-                named.iter().filter(|(name, _)| name.text != "over").for_each(|(_, a)| self.expr(a));
+                // `over` names an axis, which a value may have without any table knowing it; `order` takes a word.
+                let values = named.iter().filter(|(name, _)| !matches!(name.text.as_str(), "over" | "order"));
+                values.for_each(|(_, a)| self.expr(a));
             }
             ExprKind::Match { subject, arms } => {
                 self.expr(subject);
