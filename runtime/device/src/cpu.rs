@@ -20,6 +20,8 @@ pub type CpuExecutor = Shell<Cpu>;
 pub struct Cpu {
     entries: Vec<Entry>,
     arena: Arena,
+    /// Operands whose places results take.
+    aside: Vec<u64>,
     pools: Vec<Pool>,
 }
 
@@ -34,9 +36,9 @@ impl CpuExecutor {
         let entries = prepare(module, plan, weights)?;
         let pools = pools(plan, pool_pages)?;
         let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), pool_pages)?;
-        let arena = usize::try_from(plan.arena_bytes).ok().and_then(Arena::new);
-        let arena = arena.ok_or(PrepareError::ArenaMemory { bytes: plan.arena_bytes })?;
-        Ok(Shell::over(facts, Cpu { entries, arena, pools }))
+        let bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
+        let arena = Arena::new(bytes).ok_or(PrepareError::ArenaMemory { bytes: bytes as u64 })?;
+        Ok(Shell::over(facts, Cpu { entries, arena, aside: Vec::new(), pools }))
     }
 }
 
@@ -69,6 +71,7 @@ impl Runs for Cpu {
             entry,
             bucket,
             arena: &mut self.arena,
+            aside: &mut self.aside,
             pools: &mut self.pools,
             rows: &rows,
             counts,

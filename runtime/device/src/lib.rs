@@ -4,7 +4,8 @@
 //! checkpoint/   files → weights in memory
 //! prepare/      kernel module + plan + weights → kernels with resolved geometry, per graph and instance
 //! walker.rs     one walk through a bucket's programs: the only place that knows launch order
-//! kernels/      what a region computes, on the CPU
+//! segment.rs    operations of one or more regions, run some rows at a time
+//! kernels/      what an operation computes, on the CPU
 //! cpu.rs        the executor that serves: walker + kernels + paged cache
 //! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
 //! shell.rs      what both are around a step: tickets, page copies, probes
@@ -25,6 +26,7 @@ mod kernels;
 mod load;
 mod prepare;
 mod probe;
+mod segment;
 mod shell;
 mod store;
 mod threads;

@@ -207,13 +207,20 @@ impl Probing {
         ids
     }
 
-    /// The replacement for a value of `rows` rows in this step, if there is one.
-    pub fn injection(&self, stage: usize, id: ValueId, rows: usize) -> Result<Option<TensorData>, StepError> {
+    /// The replacement for rows of a value in this step, `rows` from `from` on, if there is one.
+    pub fn injection(
+        &self,
+        stage: usize,
+        id: ValueId,
+        from: usize,
+        rows: usize,
+    ) -> Result<Option<TensorData>, StepError> {
         let Some((site, tensor)) = self.at(stage, id).iter().find_map(|s| Some((s, s.injected.as_ref()?))) else {
             return Ok(None);
         };
         let row = site.ty.fixed_elements() as usize;
-        let first = site.ty.row_axes().next().map_or(0, |axis| self.done.get(axis).copied().unwrap_or(0));
+        let done = |axis: &str| self.done.get(axis).copied().unwrap_or(0) + from;
+        let first = site.ty.row_axes().next().map_or(0, done);
         let range = first * row..(first + rows) * row;
         let sliced = match &tensor.data {
             TensorData::F32(x) => x.get(range).map(|x| TensorData::F32(x.to_vec())),

@@ -243,7 +243,7 @@ impl Hooks for Watch<'_> {
             Some(WANTED_ROWS) => self.counts.1,
             Some(_) => self.counts.0,
         };
-        let data = match probing.injection(self.stage, id, rows) {
+        let data = match probing.injection(self.stage, id, 0, rows) {
             Ok(data) => data?,
             Err(fault) => {
                 self.fault.get_or_insert(fault);

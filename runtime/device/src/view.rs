@@ -2,7 +2,7 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ir::DType;
-use numerics::{bf16_value, decode_bf16, encode_bf16};
+use numerics::{bf16_bits, bf16_value};
 
 /// Elements of a value, read-only.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,18 @@ impl<'a> View<'a> {
         }
     }
 
+    /// `len` elements from `at`.
+    pub fn part(self, at: usize, len: usize) -> View<'a> {
+        match self {
+            View::F32(x) => View::F32(&x[at..at + len]),
+            View::Bf16(x) => View::Bf16(&x[at..at + len]),
+            View::I32(x) => View::I32(&x[at..at + len]),
+            View::Bool(x) => View::Bool(&x[at..at + len]),
+        }
+    }
+
     /// One element as binary32.
+    #[inline(always)]
     pub fn number(&self, at: usize) -> f32 {
         match self {
             View::F32(x) => x[at],
@@ -53,13 +64,14 @@ impl<'a> View<'a> {
     }
 
     /// `len` elements from `at` as binary32: where they lie, or widened into `scratch`, which must be as long.
+    #[inline(always)]
     pub fn numbers<'s>(&self, at: usize, len: usize, scratch: &'s mut [f32]) -> &'s [f32]
     where
         'a: 's,
     {
         match self {
             View::F32(x) => return &x[at..at + len],
-            View::Bf16(x) => decode_bf16(&x[at..at + len], scratch),
+            View::Bf16(x) => decode(&x[at..at + len], scratch),
             View::I32(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = *v as f32),
             View::Bool(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = f32::from(*v)),
         }
@@ -109,12 +121,23 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// What stands there.
+    pub fn view(&self) -> View<'_> {
+        match self {
+            Target::F32(x) => View::F32(x),
+            Target::Bf16(x) => View::Bf16(x),
+            Target::I32(x) => View::I32(x),
+            Target::Bool(x) => View::Bool(x),
+        }
+    }
+
     /// Writes numbers from `at` on, rounding to the format.
+    #[inline(always)]
     pub fn put(&mut self, at: usize, numbers: &[f32]) {
         let range = at..at + numbers.len();
         match self {
             Target::F32(x) => x[range].copy_from_slice(numbers),
-            Target::Bf16(x) => encode_bf16(numbers, &mut x[range]),
+            Target::Bf16(x) => encode(numbers, &mut x[range]),
             Target::I32(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = *v as i32),
             Target::Bool(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = u8::from(*v != 0.0)),
         }
@@ -127,13 +150,14 @@ impl<'a> Target<'a> {
             (Target::Bf16(x), View::Bf16(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::I32(x), View::I32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::Bool(x), View::Bool(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
-            (Target::Bf16(x), View::F32(y)) => encode_bf16(&y[from_at..from_at + len], &mut x[at..at + len]),
+            (Target::Bf16(x), View::F32(y)) => encode(&y[from_at..from_at + len], &mut x[at..at + len]),
             (_, y) => (0..len).for_each(|i| self.put(at + i, &[y.number(from_at + i)])),
         }
     }
 
     /// The same memory, split into runs of `len` elements.
     pub fn chunks(self, len: usize) -> Vec<Target<'a>> {
+        let len = len.max(1);
         match self {
             Target::F32(x) => x.chunks_mut(len).map(Target::F32).collect(),
             Target::Bf16(x) => x.chunks_mut(len).map(Target::Bf16).collect(),
@@ -141,4 +165,16 @@ impl<'a> Target<'a> {
             Target::Bool(x) => x.chunks_mut(len).map(Target::Bool).collect(),
         }
     }
+}
+
+/// Widens bf16 patterns. Inlined wherever it is used, so that it gets the vectors of its user.
+#[inline(always)]
+pub(crate) fn decode(bits: &[u16], out: &mut [f32]) {
+    out.iter_mut().zip(bits).for_each(|(o, b)| *o = bf16_value(*b));
+}
+
+/// Rounds to bf16 patterns; see [`decode`].
+#[inline(always)]
+pub(crate) fn encode(x: &[f32], out: &mut [u16]) {
+    out.iter_mut().zip(x).for_each(|(o, v)| *o = bf16_bits(*v));
 }

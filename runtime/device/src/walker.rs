@@ -1,12 +1,12 @@
 //! The plan walker: the first program, every instance's, the last, launch by launch.
 
-use crate::arena::{Arena, Operand};
+use crate::arena::Arena;
 use crate::cache::Pool;
 use crate::contract::Rows;
-use crate::kernels::{Kernel, Launching};
-use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, TOKENS, WANTED};
+use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
-use crate::view::View;
+use crate::segment::{Fault, Run, Stop};
+use crate::view::{Target, View};
 use engine::{Step, StepError};
 use ir::{KernelEntry, ValueId};
 
@@ -15,6 +15,7 @@ pub(crate) struct Walker<'a> {
     pub entry: &'a Entry,
     pub bucket: &'a Bucket,
     pub arena: &'a mut Arena,
+    pub aside: &'a mut Vec<u64>,
     pub pools: &'a mut [Pool],
     pub rows: &'a Rows,
     pub counts: RowCounts,
@@ -65,26 +66,9 @@ impl Walker<'_> {
         let restored = self.enter(stage)?;
         for launch in &stage.program.launches {
             match launch {
-                Launch::Region(values) => {
-                    for id in values {
-                        self.compute(stage, *id).map_err(|fact| {
-                            StepError::Device(format!(
-                                "kernel `{}` of graph `{}`: {fact}",
-                                stage.graph.title(*id),
-                                stage.graph.name
-                            ))
-                        })?;
-                        if self.probing.is_some() {
-                            self.probe_views(stage, *id)?;
-                        }
-                    }
-                }
-                Launch::Move { from, to } => {
-                    let source = self.operand(stage, *from).map_err(StepError::Device)?;
-                    self.arena.launch(&[source], to.slot(self.counts), |views, mut out| {
-                        out.copy(0, views[0], 0, views[0].len())
-                    });
-                }
+                Launch::Segment(segment) => self.segment(stage, segment)?,
+                Launch::Region(_) => return Err(StepError::Device("a region was not joined to a segment".to_owned())),
+                Launch::Move { from, to } => self.copy(stage, *from, to.slot(self.counts))?,
             }
         }
         for (slot, bytes) in restored {
@@ -97,42 +81,45 @@ impl Walker<'_> {
         self.counts.of(stage.graph.value(id).rows)
     }
 
-    fn operand<'s>(&self, stage: &Stage<'s>, id: ValueId) -> Result<Operand<'s>, String> {
-        if let Some(spot) = stage.program.spots[id.0 as usize] {
-            return Ok(Operand::Slot(spot.slot(self.counts)));
-        }
-        let root = stage.graph.value(id).root;
-        match stage.params.data(root) {
-            Some(param) => Ok(Operand::Outside(param.view())),
-            None => Err(format!("operand `{}` is nowhere", stage.graph.title(id))),
-        }
+    fn segment(&mut self, stage: &Stage<'_>, segment: &Segment) -> Result<(), StepError> {
+        let run = Run {
+            graph: stage.graph,
+            params: stage.params,
+            segment,
+            rows: self.rows,
+            counts: self.counts,
+            slots: stage.slots,
+        };
+        let ended = match &mut self.probing {
+            None => run.run(self.arena, self.pools, self.aside, None),
+            Some(probing) => {
+                let mut hook = |id: ValueId, first: usize, target: &mut Target<'_>| {
+                    probe_rows(probing, stage.number, stage.graph, id, first, target)
+                };
+                run.run(self.arena, self.pools, self.aside, Some(&mut hook))
+            }
+        };
+        ended.map_err(|stop| match stop {
+            Stop::Probe(error) => error,
+            Stop::Fault(Fault { id, fact }) => {
+                StepError::Device(format!("kernel `{}` of graph `{}`: {fact}", stage.graph.title(id), stage.graph.name))
+            }
+        })
     }
 
-    fn compute(&mut self, stage: &Stage<'_>, id: ValueId) -> Result<(), String> {
-        let value = stage.graph.value(id);
-        let Some(kernel) = &value.kernel else { return Ok(()) };
-        let panels = stage.params.panels(id);
-        let mut operands = Vec::with_capacity(value.operands.len());
-        for (slot, operand) in value.operands.iter().enumerate() {
-            operands.push(match panels {
-                Some(_) if slot == 1 => Operand::Outside(View::F32(&[])),
-                _ => self.operand(stage, *operand)?,
-            });
+    /// A value copied to a shared place.
+    fn copy(&mut self, stage: &Stage<'_>, from: ValueId, to: crate::arena::Slot) -> Result<(), StepError> {
+        match stage.program.spots[from.0 as usize] {
+            Some(spot) => {
+                let (views, mut targets) = self.arena.open(&[spot.slot(self.counts)], &[to], self.aside);
+                targets.iter_mut().zip(views).for_each(|(target, view)| target.copy(0, view, 0, view.len()));
+            }
+            None => match stage.params.data(stage.graph.value(from).root) {
+                Some(param) => self.arena.write(to).copy(0, param.view(), 0, param.view().len()),
+                None => return Err(StepError::Device(format!("`{}` is nowhere", stage.graph.title(from)))),
+            },
         }
-        if let Kernel::Store(store) = kernel {
-            let slot = stage.slots[store.kind].ok_or("a store in a layer without cache")?;
-            let (rows, pool) = (self.rows, &mut self.pools[store.kind]);
-            self.arena.look(&operands, |views| store.run(rows, pool, slot, views));
-            return Ok(());
-        }
-        let spot = stage.program.spots[id.0 as usize].ok_or("its result has no place")?;
-        let out = spot.slot(self.counts);
-        if out.len == 0 {
-            return Ok(());
-        }
-        let number = stage.params.number(id);
-        let launch = Launching { rows: self.rows, pools: self.pools, slots: stage.slots, panels, number };
-        self.arena.launch(&operands, out, |views, target| kernel.run(&launch, views, target))
+        Ok(())
     }
 
     /// Probes what exists before the first launch: inputs and parameters. Gives back what is to be restored after the
@@ -162,22 +149,11 @@ impl Walker<'_> {
         Ok(restored)
     }
 
-    /// Probes a computed value and every view of it.
-    fn probe_views(&mut self, stage: &Stage<'_>, computed: ValueId) -> Result<(), StepError> {
-        let ids = self.probing.as_ref().map(|p| p.of_stage(stage.number)).unwrap_or_default();
-        for id in ids {
-            if stage.graph.value(id).root == computed {
-                self.probe(stage, id)?;
-            }
-        }
-        Ok(())
-    }
-
     fn probe(&mut self, stage: &Stage<'_>, id: ValueId) -> Result<(), StepError> {
         let rows = self.row_count(stage, id);
         let spot = stage.program.spots[id.0 as usize];
         let Some(probing) = &mut self.probing else { return Ok(()) };
-        if let Some(data) = probing.injection(stage.number, id, rows)? {
+        if let Some(data) = probing.injection(stage.number, id, 0, rows)? {
             let Some(spot) = spot else {
                 let name = stage.graph.title(id);
                 return Err(StepError::Contract(format!("`{name}` is a parameter and cannot be injected on `cpu`")));
@@ -201,6 +177,34 @@ impl Walker<'_> {
         });
         Ok(())
     }
+}
+
+/// Probes rows of a value just computed and of every view of it.
+fn probe_rows(
+    probing: &mut Probing,
+    stage: usize,
+    graph: &Prepared,
+    computed: ValueId,
+    first: usize,
+    target: &mut Target<'_>,
+) -> Result<(), StepError> {
+    for id in probing.of_stage(stage) {
+        let value = graph.value(id);
+        if value.root != computed {
+            continue;
+        }
+        let rows = target.len() / value.shape.as_ref().map_or(1, |s| s.row.max(1));
+        match probing.injection(stage, id, first, rows)? {
+            Some(TensorData::F32(x)) => target.put(0, &x),
+            Some(TensorData::I32(x)) => target.copy(0, View::I32(&x), 0, x.len()),
+            None => {}
+        }
+        probing.trace(stage, id, || match target.view() {
+            View::I32(x) => TensorData::I32(x.to_vec()),
+            other => TensorData::F32(other.to_f32()),
+        });
+    }
+    Ok(())
 }
 
 impl Bucket {

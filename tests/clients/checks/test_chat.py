@@ -1,8 +1,8 @@
 """Chat Completions through OpenAI's own client."""
 
 import json
+import urllib.request
 
-import httpx
 import jsonschema
 import openai
 import pytest
@@ -111,13 +111,16 @@ def test_logprobs_are_aligned_with_tokens(client, server):
     assert len(entries) == answer.usage.completion_tokens
     text = b"".join(bytes(entry.bytes) for entry in entries).decode()
     assert answer.choices[0].message.content in text
-    assert all(len(entry.top_logprobs) == 3 and entry.top_logprobs[0].token == entry.token for entry in entries)
+    # A grammar may admit fewer tokens than are asked for.
+    assert all(1 <= len(entry.top_logprobs) <= 3 for entry in entries)
+    assert all(entry.top_logprobs[0].token == entry.token for entry in entries)
 
 
 def test_several_choices(client, server):
-    answer = ask(client, server, n=3, temperature=1.5, seed=1, max_tokens=20)
+    drawn = {"n": 3, "temperature": 2, "top_p": 1, "seed": 1, "max_tokens": 60}
+    answer = ask(client, server, **drawn)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    again = ask(client, server, n=3, temperature=1.5, seed=1, max_tokens=20)
+    again = ask(client, server, **drawn)
     said = lambda a: [(c.message.content, c.message.reasoning_content) for c in a.choices]
     assert said(answer) == said(again) and len(set(said(answer))) > 1
 
@@ -217,13 +220,20 @@ def test_a_server_that_stops_ends_its_streams(serve):
     assert reasons[-1] in ("abort", "length")
 
 
+def fetch(server, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(server.url + path, data, headers)) as answer:
+        return answer.read().decode()
+
+
 def test_operators_routes(server):
-    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}) as http:
-        assert http.get("/health").json() == {"status": "ok"}
-        assert "beam_run_generation_tokens_total" in http.get("/metrics").text
-        assert http.post("/flush_cache").status_code == 200
-        assert http.post("/abort_request", json={"rid": "nobody"}).json() == {"aborted": 0}
-        ids = http.post("/tokenize", json={"prompt": "import os"}).json()["tokens"]
-        assert http.post("/detokenize", json={"tokens": ids}).json() == {"text": "import os"}
-        made = http.post("/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 2}}).json()
-        assert made["meta_info"]["completion_tokens"] == 2 and len(made["output_ids"]) == 2
+    post = lambda path, body: json.loads(fetch(server, path, body))
+    assert json.loads(fetch(server, "/health")) == {"status": "ok"}
+    assert "beam_run_generation_tokens_total" in fetch(server, "/metrics")
+    assert post("/flush_cache", {})["success"]
+    assert post("/abort_request", {"rid": "nobody"}) == {"aborted": 0}
+    ids = post("/tokenize", {"prompt": "import os"})["tokens"]
+    assert post("/detokenize", {"tokens": ids}) == {"text": "import os"}
+    made = post("/generate", {"input_ids": ids, "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}})
+    assert made["meta_info"]["completion_tokens"] == 2 and len(made["output_ids"]) == 2

@@ -20,12 +20,12 @@ use std::ops::Range;
 const BLOCK: usize = 256;
 
 /// Query rows that share the loading of a block.
-const TILE: usize = 16;
+const TILE: usize = 32;
 
 /// Products of queries and keys below this number are not worth waking a thread (some fifty microseconds' work).
 const PARALLEL_PRODUCTS: usize = 1 << 19;
 
-/// Keys, or elements of a head, whose totals are carried together.
+/// Numbers behind the last key that a vector may reach, and maxima that are carried together.
 const LANES: usize = 32;
 
 /// An attention kernel.
@@ -75,6 +75,7 @@ impl Attend {
         let job = Job {
             kernel: self,
             rows,
+            first: launch.first,
             pool,
             slot,
             scale: launch.number,
@@ -86,7 +87,7 @@ impl Attend {
         let group = row / self.kv_heads;
         let count = out.len() / row;
         let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
-        if rayon::current_num_threads() < 2 || seen * row < PARALLEL_PRODUCTS {
+        if !launch.alone || rayon::current_num_threads() < 2 || seen * row < PARALLEL_PRODUCTS {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });
@@ -121,6 +122,8 @@ impl Attend {
 struct Job<'a> {
     kernel: &'a Attend,
     rows: &'a Rows,
+    /// The step's row that is row 0 here.
+    first: usize,
     pool: &'a Pool,
     slot: usize,
     scale: f32,
@@ -133,9 +136,14 @@ struct Job<'a> {
 impl Job<'_> {
     /// Positions that a row sees.
     fn visible(&self, row: usize) -> Range<usize> {
-        let position = self.rows.position[row];
-        let end = if self.kernel.all { self.last[self.rows.sequence[row]] } else { position };
+        let position = self.rows.position[self.first + row];
+        let end = if self.kernel.all { self.last[self.of_sequence(row)] } else { position };
         first_visible(&self.pool.layout, position, self.rows.start)..end + 1
+    }
+
+    /// Sequence of a row.
+    fn of_sequence(&self, row: usize) -> usize {
+        self.rows.sequence[self.first + row]
     }
 
     /// Computes `rows` × KV heads; a row of `out` holds the query heads of these KV heads.
@@ -161,8 +169,8 @@ impl Job<'_> {
             let mut first = rows.start;
             while first < rows.end {
                 // Rows of one sequence see overlapping positions and share the loading of blocks.
-                let sequence = self.rows.sequence[first];
-                let end = (first..rows.end).find(|r| self.rows.sequence[*r] != sequence).unwrap_or(rows.end);
+                let sequence = self.of_sequence(first);
+                let end = (first..rows.end).find(|r| self.of_sequence(*r) != sequence).unwrap_or(rows.end);
                 self.sequence(first..end, head, &mut out[(first - rows.start) * stride..], stride, h * group, scratch);
                 first = end;
             }
@@ -185,11 +193,17 @@ impl Job<'_> {
         let from = rows.clone().map(|r| self.visible(r).start).min().unwrap_or(0);
         let to = rows.clone().map(|r| self.visible(r).end).max().unwrap_or(0);
         let arch = pulp::Arch::new();
-        let mut carried = vec![Carried { max: f32::NEG_INFINITY, sum: 0.0 }; rows.len() * heads];
+        let mut carried = std::mem::take(&mut scratch.carried);
+        carried.clear();
+        carried.resize(rows.len() * heads, Carried { max: f32::NEG_INFINITY, sum: 0.0 });
         for (i, row) in rows.clone().enumerate() {
             out[i * stride + at..i * stride + at + group].fill(0.0);
             let q_at = (row * self.kernel.kv_heads + head) * group;
-            scratch.q[i * group..(i + 1) * group].copy_from_slice(self.q.numbers(q_at, group, &mut scratch.wide));
+            let q = self.q.numbers(q_at, group, &mut scratch.wide);
+            let queries = &mut scratch.q[i * group..(i + 1) * group];
+            for (h, q) in q.chunks_exact(width).enumerate() {
+                queries.chunks_exact_mut(heads).zip(q).for_each(|(element, q)| element[h] = *q);
+            }
         }
         for block in (from / BLOCK * BLOCK..to).step_by(BLOCK) {
             let loaded = block.max(from)..(block + BLOCK).min(to);
@@ -201,19 +215,17 @@ impl Job<'_> {
                     continue;
                 }
                 let first = keys.start - loaded.start;
-                for h in 0..heads {
-                    let block = Block {
-                        q: &scratch.q[i * group + h * width..][..width],
-                        k: &scratch.k[first..],
-                        v: &scratch.v[first * width..][..keys.len() * width],
-                        keys: keys.len(),
-                        scale: self.scale,
-                        carried: &mut carried[i * heads + h],
-                        out: &mut out[i * stride + at + h * width..][..width],
-                        scores: &mut scratch.scores,
-                    };
-                    arch.dispatch(block);
-                }
+                arch.dispatch(Block {
+                    q: &scratch.q[i * group..(i + 1) * group],
+                    k: &scratch.k[first..],
+                    v: &scratch.v[first * width..][..keys.len() * width],
+                    width,
+                    keys: keys.len(),
+                    scale: self.scale,
+                    carried: &mut carried[i * heads..(i + 1) * heads],
+                    out: &mut out[i * stride + at..][..group],
+                    scores: &mut scratch.scores,
+                });
             }
         }
         for (i, carried) in carried.iter().enumerate() {
@@ -229,12 +241,13 @@ impl Job<'_> {
                 }
             }
         }
+        scratch.carried = carried;
     }
 
     /// Keys and values at some positions, widened.
     fn load(&self, row: usize, positions: Range<usize>, head: usize, scratch: &mut Scratch) {
         let page_tokens = self.pool.layout.page_tokens as usize;
-        let pages = &self.rows.pages[self.kernel.kind][self.rows.sequence[row]];
+        let pages = &self.rows.pages[self.kernel.kind][self.of_sequence(row)];
         let mut position = positions.start;
         while position < positions.end {
             let token = position % page_tokens;
@@ -261,7 +274,9 @@ struct Scratch {
     rows: Vec<f32>,
     q: Vec<f32>,
     wide: Vec<f32>,
-    scores: [f32; BLOCK],
+    /// See [`Block::scores`].
+    scores: Vec<f32>,
+    carried: Vec<Carried>,
 }
 
 impl Scratch {
@@ -271,7 +286,8 @@ impl Scratch {
         rows: Vec::new(),
         q: Vec::new(),
         wide: Vec::new(),
-        scores: [0.0; BLOCK],
+        scores: Vec::new(),
+        carried: Vec::new(),
     };
 
     /// Makes room for heads of `width` elements, `group` of them under one KV head.
@@ -281,6 +297,7 @@ impl Scratch {
         self.rows.resize(BLOCK * width, 0.0);
         self.q.resize(TILE * group, 0.0);
         self.wide.resize(group, 0.0);
+        self.scores.resize(group / width.max(1) * BLOCK, 0.0);
     }
 }
 
@@ -289,61 +306,157 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::EMPTY) };
 }
 
-/// One block of keys for one query head.
+/// One block of keys for the query heads of one row under one KV head.
 struct Block<'a> {
+    /// Element by element: element e of head h at `e * heads + h`.
     q: &'a [f32],
     /// Keys, element by element: element e of key j at `e * BLOCK + j`. At least [`LANES`] numbers follow the last key.
     k: &'a [f32],
     /// Values, key by key.
     v: &'a [f32],
+    /// Elements of a head.
+    width: usize,
     keys: usize,
     scale: f32,
-    carried: &'a mut Carried,
+    /// One for each head.
+    carried: &'a mut [Carried],
     out: &'a mut [f32],
+    /// [`BLOCK`] for each head.
     scores: &'a mut [f32],
 }
 
 impl WithSimd for Block<'_> {
     type Output = ();
 
-    /// Plain loops; being here lets the compiler use this machine's vectors, which changes no bit of them.
+    /// A few heads share the loading of keys and values; no head's numbers depend on another's.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Block { q, k, v, keys, scale, carried, out, scores } = self;
-        let scores = &mut scores[..keys.next_multiple_of(LANES)];
-        for (g, scores) in scores.chunks_exact_mut(LANES).enumerate() {
-            let mut totals = [0f32; LANES];
-            for (e, q) in q.iter().enumerate() {
-                let k = &k[e * BLOCK + g * LANES..][..LANES];
-                (0..LANES).for_each(|i| totals[i] += *q * k[i]);
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let heads = self.carried.len();
+        let mut first = 0;
+        while first < heads {
+            match heads - first {
+                1 => self.heads::<S, 1>(simd, first),
+                2 | 3 => self.heads::<S, 2>(simd, first),
+                4 | 5 => self.heads::<S, 4>(simd, first),
+                _ => self.heads::<S, 6>(simd, first),
             }
-            (0..LANES).for_each(|i| scores[i] = totals[i] * scale);
+            first += match heads - first {
+                1 => 1,
+                2 | 3 => 2,
+                4 | 5 => 4,
+                _ => 6,
+            };
         }
-        let scores = &mut scores[..keys];
-        let max = scores.iter().fold(carried.max, |max, score| numerics::max_f32(max, *score));
-        scores.iter_mut().for_each(|score| *score = numerics::exp(*score - max));
-        let kept = numerics::exp(carried.max - max);
-        let sum = scores.iter().fold(carried.sum * kept, |sum, p| sum + p);
-        *carried = Carried { max, sum };
-        weigh::<LANES>(scores, v, kept, out);
     }
 }
 
-/// `out = out * kept + Σ p v`, keys in ascending order; as many elements of the head at once as stay in registers.
-#[inline(always)]
-fn weigh<const N: usize>(weights: &[f32], v: &[f32], kept: f32, out: &mut [f32]) {
-    let width = out.len();
-    let (whole, rest) = out.as_chunks_mut::<N>();
-    let rest_at = whole.len() * N;
-    for (g, out) in whole.iter_mut().enumerate() {
-        let mut totals: [f32; N] = std::array::from_fn(|i| out[i] * kept);
-        for (p, v) in weights.iter().zip(v.chunks_exact(width)) {
-            let v = &v[g * N..(g + 1) * N];
-            (0..N).for_each(|i| totals[i] += *p * v[i]);
+impl Block<'_> {
+    /// `H` heads from `first` on.
+    #[inline(always)]
+    fn heads<S: Simd, const H: usize>(&mut self, simd: S, first: usize) {
+        let (width, keys) = (self.width, self.keys);
+        let heads = self.carried.len();
+        let scores = &mut self.scores[first * BLOCK..(first + H) * BLOCK];
+        let scale = simd.splat_f32s(self.scale);
+        for at in (0..keys).step_by(S::F32_LANES) {
+            let mut totals = [simd.splat_f32s(0.0); H];
+            for (q, k) in self.q.chunks_exact(heads).zip(self.k.chunks(BLOCK)) {
+                let k = S::as_simd_f32s(&k[at..at + S::F32_LANES]).0[0];
+                for (total, q) in totals.iter_mut().zip(&q[first..first + H]) {
+                    *total = simd.add_f32s(*total, simd.mul_f32s(simd.splat_f32s(*q), k));
+                }
+            }
+            for (h, total) in totals.into_iter().enumerate() {
+                // The last vector may reach into scores of keys that are not seen; nobody looks at those.
+                let scores = &mut scores[h * BLOCK + at..h * BLOCK + at + S::F32_LANES];
+                S::as_mut_simd_f32s(scores).0[0] = simd.mul_f32s(total, scale);
+            }
         }
-        *out = totals;
+        let mut kept = [0.0; H];
+        let mut sums = [0.0; H];
+        for h in 0..H {
+            let carried = &mut self.carried[first + h];
+            let scores = &mut scores[h * BLOCK..h * BLOCK + keys];
+            let max = largest(simd, carried.max, scores);
+            scores.iter_mut().for_each(|score| *score = numerics::exp(*score - max));
+            kept[h] = numerics::exp(carried.max - max);
+            sums[h] = carried.sum * kept[h];
+            carried.max = max;
+        }
+        let scores: [&[f32]; H] = std::array::from_fn(|h| &scores[h * BLOCK..h * BLOCK + keys]);
+        let out = &mut self.out[first * width..(first + H) * width];
+        weigh(simd, scores, kept, &mut sums, self.v, width, out);
+        (0..H).for_each(|h| self.carried[first + h].sum = sums[h]);
     }
-    for (e, out) in rest.iter_mut().enumerate() {
-        *out = weights.iter().zip(v.chunks_exact(width)).fold(*out * kept, |sum, (p, v)| sum + *p * v[rest_at + e]);
+}
+
+/// One of the lanes.
+#[inline(always)]
+fn first_lane<S: Simd>(x: S::f32s) -> f32 {
+    let mut lanes = [0.0; LANES];
+    S::as_mut_simd_f32s(&mut lanes[..S::F32_LANES]).0[0] = x;
+    lanes[0]
+}
+
+/// The largest of all. Neither the sign of a zero nor a NaN among them matters: weights are powers of differences, and a NaN makes
+/// their sum one.
+#[inline(always)]
+fn largest<S: Simd>(simd: S, before: f32, x: &[f32]) -> f32 {
+    let (whole, rest) = S::as_simd_f32s(x);
+    let most = whole.iter().fold(simd.splat_f32s(before), |most, x| simd.max_f32s(most, *x));
+    rest.iter().fold(simd.reduce_max_f32s(most), |max, x| max.max(*x))
+}
+
+/// `out = out * kept + Σ p v` and `sum = sum + Σ p` for every head, keys in ascending order; as many elements of the heads at once
+/// as stay in registers.
+#[inline(always)]
+fn weigh<S: Simd, const H: usize>(
+    simd: S,
+    weights: [&[f32]; H],
+    kept: [f32; H],
+    sums: &mut [f32; H],
+    v: &[f32],
+    width: usize,
+    out: &mut [f32],
+) {
+    let whole = width / S::F32_LANES * S::F32_LANES;
+    for at in (0..whole).step_by(S::F32_LANES) {
+        let mut totals: [S::f32s; H] = std::array::from_fn(|h| {
+            let out = S::as_simd_f32s(&out[h * width + at..h * width + at + S::F32_LANES]).0[0];
+            simd.mul_f32s(out, simd.splat_f32s(kept[h]))
+        });
+        if at == 0 {
+            // The sums of weights go along with the first vector: every lane holds the same, and no addition waits.
+            let mut lanes: [S::f32s; H] = std::array::from_fn(|h| simd.splat_f32s(sums[h]));
+            for (i, v) in v.chunks_exact(width).enumerate() {
+                let v = S::as_simd_f32s(&v[..S::F32_LANES]).0[0];
+                for h in 0..H {
+                    let p = simd.splat_f32s(weights[h][i]);
+                    totals[h] = simd.add_f32s(totals[h], simd.mul_f32s(p, v));
+                    lanes[h] = simd.add_f32s(lanes[h], p);
+                }
+            }
+            (0..H).for_each(|h| sums[h] = first_lane::<S>(lanes[h]));
+        } else {
+            for (i, v) in v.chunks_exact(width).enumerate() {
+                let v = S::as_simd_f32s(&v[at..at + S::F32_LANES]).0[0];
+                for (total, weights) in totals.iter_mut().zip(weights) {
+                    *total = simd.add_f32s(*total, simd.mul_f32s(simd.splat_f32s(weights[i]), v));
+                }
+            }
+        }
+        for (h, total) in totals.into_iter().enumerate() {
+            S::as_mut_simd_f32s(&mut out[h * width + at..h * width + at + S::F32_LANES]).0[0] = total;
+        }
+    }
+    for h in 0..H {
+        if whole == 0 {
+            sums[h] = weights[h].iter().fold(sums[h], |sum, p| sum + p);
+        }
+        for e in whole..width {
+            let out = &mut out[h * width + e];
+            let terms = weights[h].iter().zip(v.chunks_exact(width));
+            *out = terms.fold(*out * kept[h], |sum, (p, v)| sum + *p * v[e]);
+        }
     }
 }

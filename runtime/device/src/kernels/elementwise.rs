@@ -1,12 +1,11 @@
 //! Element-wise operations with broadcasting by axis name, rounding included.
 
-use super::nest::{Along, Nest, Shape, lengths, strides_along};
-use super::over_rows;
+use super::cursor::{Cursor, Lying};
+use super::nest::Shape;
 use crate::view::{Target, View};
 use ir::{Binary, Unary};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
-use std::ops::Range;
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,11 +35,7 @@ impl Function {
 pub(crate) struct Elementwise {
     function: Function,
     operands: usize,
-    row: usize,
-    row_strides: [usize; 3],
-    nest: Nest<3>,
-    /// Whether all rows together are one run.
-    whole: bool,
+    lying: [Lying; 3],
 }
 
 /// Elements computed at once; the scratch of three operands and a result stays in the first-level cache.
@@ -63,81 +58,67 @@ enum Lane<'a> {
     One(f32),
 }
 
-impl Elementwise {
-    /// Prepares the kernel; `operands` are one to three.
-    pub fn new(function: Function, operands: &[Shape], out: &Shape) -> Elementwise {
-        let empty = Shape { rows: None, axes: Vec::new(), row: 1 };
-        let shapes: [&Shape; 3] = std::array::from_fn(|i| operands.get(i).unwrap_or(&empty));
-        let row_strides = shapes.map(|s| s.row_stride(out.rows.as_deref()));
-        let mut nest = Nest::new(&lengths(&out.axes), shapes.map(|s| strides_along(&out.axes, s)));
-        let mut whole = nest.loops.is_empty();
-        if out.row == 1 {
-            // Nothing but the row axis: operands that have it are runs over it.
-            nest.along = row_strides.map(|s| if s == 1 { Along::Contiguous } else { Along::Constant });
-            whole &= row_strides.iter().all(|s| *s <= 1);
-        } else {
-            whole &= (0..3).all(|i| row_strides[i] == if nest.along[i] == Along::Contiguous { nest.run } else { 0 });
-        }
-        Elementwise { function, operands: operands.len(), row: out.row, row_strides, nest, whole }
-    }
+/// Where an operand is read next.
+enum Reader<'k> {
+    Dense,
+    One(f32),
+    Runs(Cursor<'k>),
+}
 
-    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
-        debug_assert_eq!(operands.len(), self.operands);
-        let none = View::F32(&[0.0]);
-        let views: [View<'_>; 3] = std::array::from_fn(|i| operands.get(i).copied().unwrap_or(none));
-        over_rows(out, self.row, self.row * self.function.work(), |first, mut out| {
-            SCRATCH.with_borrow_mut(|scratch| self.rows(&views, first, &mut out, scratch));
-        });
-    }
-
-    fn rows(&self, views: &[View<'_>; 3], first: usize, out: &mut Target<'_>, scratch: &mut Scratch) {
-        let rows = out.len() / self.row;
-        let offsets = |row: usize| self.row_strides.map(|s| s * row);
-        if self.whole {
-            return self.run_of(views, offsets(first), out, 0..rows * self.row, scratch);
-        }
-        for r in 0..rows {
-            let mut at = r * self.row;
-            self.nest.each(offsets(first + r), |offsets| {
-                self.run_of(views, offsets, out, at..at + self.nest.run, scratch);
-                at += self.nest.run;
-            });
+impl<'k> Reader<'k> {
+    #[inline(always)]
+    fn of(lying: &'k Lying, view: View<'_>) -> Reader<'k> {
+        match lying {
+            Lying::Dense => Reader::Dense,
+            Lying::One => Reader::One(view.number(0)),
+            Lying::Runs(runs) => Reader::Runs(runs.start()),
         }
     }
 
-    fn run_of(
-        &self,
-        views: &[View<'_>; 3],
-        offsets: [usize; 3],
-        out: &mut Target<'_>,
-        range: Range<usize>,
-        scratch: &mut Scratch,
-    ) {
-        let along = self.nest.along;
-        if self.integers(views) {
-            return self.run_of_integers(views, offsets, out, range);
-        }
-        let arch = pulp::Arch::new();
-        let [a, b, c] = &mut scratch.operands;
-        for start in (0..range.len()).step_by(BLOCK) {
-            let n = BLOCK.min(range.len() - start);
-            let lanes = [
-                lane(along[0], views[0], offsets[0], start, n, a),
-                lane(along[1], views[1], offsets[1], start, n, b),
-                lane(along[2], views[2], offsets[2], start, n, c),
-            ];
-            let at = range.start + start;
-            if let Target::F32(x) = out {
-                arch.dispatch(Apply { function: self.function, lanes, out: &mut x[at..at + n] });
-            } else {
-                arch.dispatch(Apply { function: self.function, lanes, out: &mut scratch.result[..n] });
-                out.put(at, &scratch.result[..n]);
+    /// The next `n` elements, which begin at element `at` of the result.
+    #[inline(always)]
+    fn lane<'s>(&mut self, view: View<'s>, at: usize, n: usize, scratch: &'s mut [f32]) -> Lane<'s> {
+        match self {
+            Reader::Dense => Lane::Each(view.numbers(at, n, scratch)),
+            Reader::One(x) => Lane::One(*x),
+            Reader::Runs(cursor) => {
+                cursor.numbers(view, &mut scratch[..n]);
+                Lane::Each(&scratch[..n])
             }
         }
     }
 }
 
 impl Elementwise {
+    /// Prepares the kernel; `operands` are one to three.
+    pub fn new(function: Function, operands: &[Shape], out: &Shape) -> Result<Elementwise, String> {
+        let lying = std::array::from_fn(|i| operands.get(i).map_or(Lying::One, |s| Lying::of(s, out)));
+        if lying.iter().any(|l| matches!(l, Lying::Runs(runs) if runs.too_deep())) {
+            return Err(format!("an operation over axes {:?}, more than are followed", out.axes));
+        }
+        Ok(Elementwise { function, operands: operands.len(), lying })
+    }
+
+    /// Rough element operations per element.
+    pub fn work(&self) -> usize {
+        self.function.work()
+    }
+
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        debug_assert_eq!(operands.len(), self.operands);
+        let none = View::F32(&[0.0]);
+        let views: [View<'_>; 3] = std::array::from_fn(|i| operands.get(i).copied().unwrap_or(none));
+        if out.len() == 0 {
+            return;
+        }
+        if self.integers(&views) {
+            return self.run_of_integers(&views, out);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            pulp::Arch::new().dispatch(Rows { kernel: self, views, out, scratch });
+        });
+    }
+
     /// Whether operands are integers that binary32 could not tell apart.
     fn integers(&self, views: &[View<'_>; 3]) -> bool {
         let both = |a: View<'_>, b: View<'_>| matches!((a, b), (View::I32(_), View::I32(_)));
@@ -148,27 +129,60 @@ impl Elementwise {
         }
     }
 
-    fn run_of_integers(&self, views: &[View<'_>; 3], offsets: [usize; 3], out: &mut Target<'_>, range: Range<usize>) {
-        for (i, at) in range.enumerate() {
-            let place = |n: usize| offsets[n] + if self.nest.along[n] == Along::Contiguous { i } else { 0 };
-            let get = |n: usize| views[n].integer(place(n));
-            match self.function {
-                Function::Select => {
-                    let chosen = if get(0) != 0 { 1 } else { 2 };
-                    out.copy(at, views[chosen], place(chosen), 1);
-                }
-                Function::Binary(Binary::Eq) => out.put(at, &[truth(get(0) == get(1))]),
-                Function::Binary(Binary::Lt) => out.put(at, &[truth(get(0) < get(1))]),
-                _ => out.put(at, &[truth(get(0) <= get(1))]),
+    fn run_of_integers(&self, views: &[View<'_>; 3], mut out: Target<'_>) {
+        let n = out.len();
+        let read = |i: usize| {
+            let mut numbers = vec![0; n];
+            match &self.lying[i] {
+                Lying::Dense => numbers.iter_mut().enumerate().for_each(|(at, x)| *x = views[i].integer(at)),
+                Lying::One => numbers.fill(views[i].integer(0)),
+                Lying::Runs(runs) => runs.start().integers(views[i], &mut numbers),
             }
+            numbers
+        };
+        let (a, b) = (read(0), read(1));
+        match self.function {
+            Function::Select => {
+                let c = read(2);
+                let chosen: Vec<i32> = (0..n).map(|i| if a[i] != 0 { b[i] } else { c[i] }).collect();
+                out.copy(0, View::I32(&chosen), 0, n);
+            }
+            Function::Binary(Binary::Eq) => (0..n).for_each(|i| out.put(i, &[truth(a[i] == b[i])])),
+            Function::Binary(Binary::Lt) => (0..n).for_each(|i| out.put(i, &[truth(a[i] < b[i])])),
+            _ => (0..n).for_each(|i| out.put(i, &[truth(a[i] <= b[i])])),
         }
     }
 }
 
-fn lane<'s>(along: Along, view: View<'s>, at: usize, start: usize, n: usize, scratch: &'s mut [f32]) -> Lane<'s> {
-    match along {
-        Along::Constant => Lane::One(view.number(at)),
-        Along::Contiguous => Lane::Each(view.numbers(at + start, n, scratch)),
+/// The whole of a launch, block by block.
+struct Rows<'a> {
+    kernel: &'a Elementwise,
+    views: [View<'a>; 3],
+    out: Target<'a>,
+    scratch: &'a mut Scratch,
+}
+
+impl WithSimd for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Rows { kernel, views, mut out, scratch } = self;
+        let mut a = Reader::of(&kernel.lying[0], views[0]);
+        let mut b = Reader::of(&kernel.lying[1], views[1]);
+        let mut c = Reader::of(&kernel.lying[2], views[2]);
+        let [x, y, z] = &mut scratch.operands;
+        let n = out.len();
+        for at in (0..n).step_by(BLOCK) {
+            let n = BLOCK.min(n - at);
+            let lanes = [a.lane(views[0], at, n, x), b.lane(views[1], at, n, y), c.lane(views[2], at, n, z)];
+            if let Target::F32(out) = &mut out {
+                apply(kernel.function, lanes, &mut out[at..at + n]);
+            } else {
+                apply(kernel.function, lanes, &mut scratch.result[..n]);
+                out.put(at, &scratch.result[..n]);
+            }
+        }
     }
 }
 
@@ -204,23 +218,6 @@ fn ternary(a: Lane<'_>, b: Lane<'_>, c: Lane<'_>, out: &mut [f32], f: impl Fn(f3
 #[inline(always)]
 fn truth(b: bool) -> f32 {
     f32::from(u8::from(b))
-}
-
-/// A function along a block.
-struct Apply<'a> {
-    function: Function,
-    lanes: [Lane<'a>; 3],
-    out: &'a mut [f32],
-}
-
-impl WithSimd for Apply<'_> {
-    type Output = ();
-
-    /// Plain loops; being here lets the compiler use this machine's vectors, which changes no bit of them.
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        apply(self.function, self.lanes, self.out);
-    }
 }
 
 #[inline(always)]

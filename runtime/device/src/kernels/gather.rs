@@ -50,7 +50,7 @@ impl Gather {
         let [x, ids] = [operands[0], operands[1]];
         let length = self.length.unwrap_or(x.len() / self.x_row.max(1));
         let mut fault = Ok(());
-        for r in 0..out.len() / self.row {
+        for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
             let offsets = [r * self.row_strides[0], r * self.row_strides[1], r * self.row];
             self.nest.each(offsets, |[from, id, to]| {
                 let mut copy = |from: usize, id: usize, to: usize, len: usize| {

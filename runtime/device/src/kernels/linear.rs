@@ -5,7 +5,9 @@ use super::nest::{Nest, Shape, lengths, strides_along};
 use super::{KernelResult, Launching};
 use crate::view::{Target, View};
 use ir::Order;
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// A product kernel.
@@ -94,54 +96,88 @@ impl Linear {
         self.order != Order::Fold
     }
 
-    pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
-        let Target::F32(out) = out else { return Err("a product whose result is not f32".to_owned()) };
-        let wide;
-        let x = match operands[0] {
-            View::F32(x) => x,
-            other => {
-                wide = other.to_f32();
-                &wide
-            }
-        };
-        match (&self.grouped, launch.panels) {
-            (None, Some(panels)) => multiply(x, panels, 0, out),
-            (None, None) => {
-                self.by_definition(x, &vec![0; out.len() / self.n], &self.offsets(out.len() / self.n), operands[1], out)
-            }
-            (Some(grouped), panels) => {
-                let (offsets, slices) = grouped.places(out.len() / self.n, operands[2])?;
-                match panels {
-                    Some(panels) => self.grouped(x, &offsets, &slices, panels, out),
-                    None => self.by_definition(x, &slices, &offsets, operands[1], out),
-                }
-            }
-        }
-        Ok(())
+    /// Terms of one output.
+    pub fn terms(&self) -> usize {
+        self.k
     }
 
-    fn offsets(&self, rows: usize) -> Vec<usize> {
-        (0..rows).map(|r| r * self.k).collect()
+    pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
+        let Target::F32(out) = out else { return Err("a product whose result is not f32".to_owned()) };
+        let mut scratch = SCRATCH.take();
+        let result = self.run_with(launch, operands, out, &mut scratch);
+        SCRATCH.set(scratch);
+        result
+    }
+
+    fn run_with(
+        &self,
+        launch: &Launching<'_>,
+        operands: &[View<'_>],
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> KernelResult {
+        let mut wide = std::mem::take(&mut scratch.wide);
+        let x = match operands[0] {
+            View::F32(x) => x,
+            other => widen(other, &mut wide),
+        };
+        let products = out.len() / self.n;
+        let result = match (&self.grouped, launch.panels) {
+            (None, Some(panels)) => {
+                multiply(x, panels, 0, out, launch.alone);
+                Ok(())
+            }
+            (None, None) => {
+                let offsets: Vec<usize> = (0..products).map(|r| r * self.k).collect();
+                self.by_definition(x, &vec![0; products], &offsets, operands[1], out);
+                Ok(())
+            }
+            (Some(grouped), panels) => grouped.places(products, operands[2], scratch).map(|()| match panels {
+                Some(panels) => self.grouped(x, panels, out, launch.alone, scratch),
+                None => self.by_definition(x, &scratch.slices, &scratch.offsets, operands[1], out),
+            }),
+        };
+        scratch.wide = wide;
+        result
     }
 
     /// Products by slice, so that rows that share one read it together.
-    fn grouped(&self, x: &[f32], offsets: &[usize], slices: &[usize], panels: &Arc<Panels>, out: &mut [f32]) {
+    fn grouped(&self, x: &[f32], panels: &Arc<Panels>, out: &mut [f32], alone: bool, scratch: &mut Scratch) {
         let (n, k) = (self.n, self.k);
-        let mut order: Vec<usize> = (0..slices.len()).collect();
-        order.sort_by_key(|r| slices[*r]);
+        let Scratch { offsets, slices, starts, order, rows, products, .. } = scratch;
+        by_slice(slices, starts, order);
+        if alone && rayon::current_num_threads() > 1 && slices.len() * n * k >= 1 << 20 {
+            return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
+        }
+        for run in order.chunk_by(|a, b| slices[*a] == slices[*b]) {
+            rows.clear();
+            run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
+            products.resize(run.len() * n, 0.0);
+            multiply(rows, panels, slices[run[0]], products, false);
+            for (r, values) in run.iter().zip(products.chunks_exact(n)) {
+                out[r * n..(r + 1) * n].copy_from_slice(values);
+            }
+        }
+    }
+
+    /// The same, slices shared out among threads.
+    fn grouped_by_threads(
+        &self,
+        x: &[f32],
+        panels: &Arc<Panels>,
+        out: &mut [f32],
+        [offsets, slices, order]: [&[usize]; 3],
+    ) {
+        let (n, k) = (self.n, self.k);
         let runs: Vec<&[usize]> = order.chunk_by(|a, b| slices[*a] == slices[*b]).collect();
-        let one = |run: &[usize]| -> Vec<f32> {
+        let products = runs.par_iter().map(|run| {
             let mut rows = Vec::with_capacity(run.len() * k);
             run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
             let mut product = vec![0.0; run.len() * n];
-            multiply(&rows, panels, slices[run[0]], &mut product);
+            multiply(&rows, panels, slices[run[0]], &mut product, true);
             product
-        };
-        let products: Vec<Vec<f32>> = if slices.len() * n * k < 1 << 20 {
-            runs.iter().map(|run| one(run)).collect()
-        } else {
-            runs.par_iter().map(|run| one(run)).collect()
-        };
+        });
+        let products: Vec<Vec<f32>> = products.collect();
         for (run, product) in runs.iter().zip(products) {
             for (r, values) in run.iter().zip(product.chunks_exact(n)) {
                 out[r * n..(r + 1) * n].copy_from_slice(values);
@@ -152,7 +188,7 @@ impl Linear {
     /// The definition, for a weight that is not packed: same bits, one output at a time.
     fn by_definition(&self, x: &[f32], slices: &[usize], offsets: &[usize], w: View<'_>, out: &mut [f32]) {
         let (n, k) = (self.n, self.k);
-        out.par_chunks_mut(n).enumerate().for_each(|(r, out)| {
+        out.chunks_mut(n).enumerate().for_each(|(r, out)| {
             let mut wide = vec![0.0; k];
             let x = &x[offsets[r]..offsets[r] + k];
             for (j, out) in out.iter_mut().enumerate() {
@@ -167,11 +203,73 @@ impl Linear {
     }
 }
 
-impl Grouped {
+/// Kept from launch to launch by every thread.
+#[derive(Default)]
+struct Scratch {
+    wide: Vec<f32>,
     /// Offset in x and slice of the weight of every product.
-    fn places(&self, products: usize, ids: View<'_>) -> Result<(Vec<usize>, Vec<usize>), String> {
-        let mut offsets = Vec::with_capacity(products);
-        let mut slices = Vec::with_capacity(products);
+    offsets: Vec<usize>,
+    slices: Vec<usize>,
+    /// Products by slice, and where each slice's begin.
+    starts: Vec<usize>,
+    order: Vec<usize>,
+    rows: Vec<f32>,
+    products: Vec<f32>,
+}
+
+thread_local! {
+    /// Taken while in use: a thread that waits for others may run another launch meanwhile.
+    static SCRATCH: Cell<Scratch> = const {
+        Cell::new(Scratch {
+            wide: Vec::new(),
+            offsets: Vec::new(),
+            slices: Vec::new(),
+            starts: Vec::new(),
+            order: Vec::new(),
+            rows: Vec::new(),
+            products: Vec::new(),
+        })
+    };
+}
+
+/// Numbers of the products, those of a slice together and ascending.
+fn by_slice(slices: &[usize], starts: &mut Vec<usize>, order: &mut Vec<usize>) {
+    starts.clear();
+    starts.resize(slices.iter().max().map_or(0, |s| s + 2), 0);
+    slices.iter().for_each(|s| starts[s + 1] += 1);
+    (1..starts.len()).for_each(|s| starts[s] += starts[s - 1]);
+    order.clear();
+    order.resize(slices.len(), 0);
+    for (product, slice) in slices.iter().enumerate() {
+        order[starts[*slice]] = product;
+        starts[*slice] += 1;
+    }
+}
+
+/// All elements as binary32.
+fn widen<'s>(view: View<'_>, wide: &'s mut Vec<f32>) -> &'s [f32] {
+    struct Widen<'a>(View<'a>, &'a mut [f32]);
+    impl WithSimd for Widen<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            self.0.numbers(0, self.1.len(), self.1);
+        }
+    }
+    let n = view.len();
+    if wide.len() < n {
+        wide.resize(n, 0.0);
+    }
+    pulp::Arch::new().dispatch(Widen(view, &mut wide[..n]));
+    &wide[..n]
+}
+
+impl Grouped {
+    /// Finds offset in x and slice of the weight of every product.
+    fn places(&self, products: usize, ids: View<'_>, scratch: &mut Scratch) -> Result<(), String> {
+        let Scratch { offsets, slices, .. } = scratch;
+        offsets.clear();
+        slices.clear();
         let mut fault = None;
         for r in 0..products / self.per_row {
             self.nest.each(self.row_strides.map(|s| s * r), |[x, id]| {
@@ -185,7 +283,7 @@ impl Grouped {
         }
         match fault {
             Some(index) => Err(format!("index {index} along `{}`, which has {} elements", self.axis, self.slices)),
-            None => Ok((offsets, slices)),
+            None => Ok(()),
         }
     }
 }

@@ -4,20 +4,25 @@
 //! the number of rows, on the tile that a row falls into, on vector width or on threads, so a row's bits are the same
 //! alone and in any batch, on any machine, and the interpreter can reproduce them.
 //!
+//! Where no product can be rounded, one fused operation has the bits of the two: factors of 8 significant bits each (bf16) whose exponents keep
+//! the product among the normal numbers. Exponents are noted when a weight is packed and looked at in x before it is
+//! multiplied, so this is decided by the numbers, never hoped for ([`Spread`]).
+//!
 //! A general matmul crate was measured first (gemm 0.19, AVX2): its bits change at m = 1 and again where m · n falls
-//! under about 256, and with few rows it reads weights at 7 GB/s, this kernel at 30; with many rows both do some 55 Gflop/s
-//! on a core. Weights are packed once into panels of [`WIDTH`] outputs, so that a vector holds neighbouring
+//! under about 256. Weights are packed once into panels of [`WIDTH`] outputs, so that a vector holds neighbouring
 //! outputs and no sum crosses lanes. A weight that bf16 holds exactly is packed as such, two to a word, and widened in
 //! registers: with one row, reading the weights is all there is to it.
 
+use super::spread::Spread;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
+use std::cell::Cell;
 
 /// Outputs in a panel.
 pub(crate) const WIDTH: usize = 32;
 
-/// Rows that share a load of the panel.
-const TILE: usize = 4;
+/// Rows that share a load of the panel, at most: as many as registers hold totals for.
+const TILE: usize = 8;
 
 /// Multiplications below this number are not worth waking a thread.
 const PARALLEL_PRODUCTS: usize = 1 << 20;
@@ -31,6 +36,7 @@ pub(crate) struct Panels {
     n: usize,
     k: usize,
     data: Packed,
+    spread: Spread,
 }
 
 /// Panel after panel; in each, k after k, [`WIDTH`] outputs. Outputs missing from a slice's last panel are zero.
@@ -43,21 +49,22 @@ enum Packed {
 /// One panel.
 #[derive(Clone, Copy)]
 enum Panel<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [u32]),
+    F32(&'a [[f32; WIDTH]]),
+    Bf16(&'a [[u32; WORDS]]),
 }
 
 impl Panels {
     /// Packs row-major slices of [n, k].
     pub fn pack(w: &[f32], slices: usize, n: usize, k: usize) -> Panels {
-        let data = if w.par_iter().all(|x| x.to_bits() & 0xffff == 0) {
+        let spread = Spread::of(w);
+        let data = if spread.bf16 {
             Packed::Bf16(pack(w, [slices, n, k], WORDS, |word, output, x| {
                 *word |= if output < WORDS { x.to_bits() >> 16 } else { x.to_bits() };
             }))
         } else {
             Packed::F32(pack(w, [slices, n, k], WIDTH, |place, _, x| *place = x))
         };
-        Panels { n, k, data }
+        Panels { n, k, data, spread }
     }
 
     /// Panels of one slice.
@@ -69,8 +76,8 @@ impl Panels {
         let index = slice * self.count() + p;
         let range = |width: usize| index * self.k * width..(index + 1) * self.k * width;
         match &self.data {
-            Packed::F32(x) => Panel::F32(&x[range(WIDTH)]),
-            Packed::Bf16(x) => Panel::Bf16(&x[range(WORDS)]),
+            Packed::F32(x) => Panel::F32(x[range(WIDTH)].as_chunks().0),
+            Packed::Bf16(x) => Panel::Bf16(x[range(WORDS)].as_chunks().0),
         }
     }
 }
@@ -99,27 +106,36 @@ fn pack<P: Copy + Default + Send>(
     data
 }
 
-/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide).
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32]) {
-    let w = Slice { weight, slice };
+/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `threads`
+/// says whether other threads may help.
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32], threads: bool) {
+    let w = Slice { weight, slice, fused: weight.spread.fuses(x) };
     let (n, k) = (weight.n, weight.k);
     let m = out.len().checked_div(n).unwrap_or(0);
     if m == 0 {
         return;
     }
-    let threads = rayon::current_num_threads();
-    if threads < 2 || m * n * k < PARALLEL_PRODUCTS {
+    let helpers = rayon::current_num_threads();
+    if !threads || helpers < 2 || m * n * k < PARALLEL_PRODUCTS {
         return rows_times_panels(x, w, 0..weight.count(), out, n);
     }
-    if m >= 2 * TILE * threads {
-        let rows = m.div_ceil(threads * 2).next_multiple_of(TILE);
+    if m == 1 {
+        // Outputs of a row lie as the panels do: each thread writes its own.
+        let share = weight.count().div_ceil(helpers * 2).max(1);
+        return out.par_chunks_mut(share * WIDTH).enumerate().for_each(|(i, out)| {
+            let width = out.len();
+            rows_times_panels(x, w, i * share..(i * share + width.div_ceil(WIDTH)), out, width);
+        });
+    }
+    if m >= 2 * TILE * helpers {
+        let rows = m.div_ceil(helpers * 2).next_multiple_of(TILE);
         out.par_chunks_mut(rows * n)
             .zip(x.par_chunks(rows * k.max(1)))
             .for_each(|(out, x)| rows_times_panels(x, w, 0..weight.count(), out, n));
         return;
     }
     // Few rows: each thread takes some panels, and the parts are put together afterwards.
-    let share = weight.count().div_ceil(threads * 2).max(1);
+    let share = weight.count().div_ceil(helpers * 2).max(1);
     let parts: Vec<(usize, Vec<f32>)> = (0..weight.count())
         .step_by(share)
         .collect::<Vec<_>>()
@@ -145,6 +161,8 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32]
 struct Slice<'a> {
     weight: &'a Panels,
     slice: usize,
+    /// Whether product and sum are one operation, which has the same bits here.
+    fused: bool,
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
@@ -165,51 +183,153 @@ impl WithSimd for Product<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        // Without vectors the fused operation may be a library's.
+        if self.w.fused && S::F32_LANES > 1 { self.tiles::<S, true>(simd) } else { self.tiles::<S, false>(simd) }
+    }
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn tiles<S: Simd, const FUSED: bool>(self, simd: S) {
         let Product { x, w, panels, out, width } = self;
         let (k, m) = (w.weight.k, out.len() / width);
-        for (column, p) in panels.enumerate() {
-            let panel = w.weight.panel(w.slice, p);
-            let column = column * WIDTH;
-            let columns = WIDTH.min(width - column);
+        // Sixteen vectors of totals leave room for weights in 32 registers, eight in 16.
+        let most = if S::F32_LANES >= 16 { TILE } else { TILE / 2 };
+        let begin = panels.start;
+        let mut panels = panels;
+        // One row reads its weights once: several panels at a time keep more of them on their way.
+        let together = if S::F32_LANES >= 16 { 4 } else { 2 };
+        while m == 1 && panels.len() >= together {
             let mut sums = [[0.0; WIDTH]; TILE];
-            for first in (0..m).step_by(TILE) {
-                let rows = TILE.min(m - first);
-                let x = &x[first * k..(first + rows) * k];
-                match rows {
-                    1 => tile::<S, 1>(simd, x, k, panel, &mut sums),
-                    2 => tile::<S, 2>(simd, x, k, panel, &mut sums),
-                    3 => tile::<S, 3>(simd, x, k, panel, &mut sums),
-                    _ => tile::<S, TILE>(simd, x, k, panel, &mut sums),
-                }
-                for (row, sums) in sums.iter().take(rows).enumerate() {
-                    let at = (first + row) * width + column;
-                    out[at..at + columns].copy_from_slice(&sums[..columns]);
-                }
+            let of = |i: usize| w.weight.panel(w.slice, panels.start + i);
+            match together {
+                4 => row::<S, 4, FUSED>(simd, x, std::array::from_fn(of), &mut sums),
+                _ => row::<S, 2, FUSED>(simd, x, std::array::from_fn(of), &mut sums),
+            }
+            for sums in sums.iter().take(together) {
+                let column = (panels.start - begin) * WIDTH;
+                let columns = WIDTH.min(width - column);
+                out[column..column + columns].copy_from_slice(&sums[..columns]);
+                panels.start += 1;
             }
         }
+        // Rows whose terms stay in the first-level cache beside a panel go through it tile by tile.
+        let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 8 * TILE);
+        let mut packed = PACKED.take();
+        for (out, x) in out.chunks_mut(near * width).zip(x.chunks(near * k)) {
+            packed.resize(x.len().max(packed.len()), 0.0);
+            tiles_of(x.len() / k, most, |first, rows| {
+                let (x, packed) = (&x[first * k..(first + rows) * k], &mut packed[first * k..(first + rows) * k]);
+                match rows {
+                    8 => interleave::<8>(x, k, packed),
+                    4 => interleave::<4>(x, k, packed),
+                    2 => interleave::<2>(x, k, packed),
+                    _ => packed.copy_from_slice(x),
+                }
+            });
+            for p in panels.clone() {
+                let panel = w.weight.panel(w.slice, p);
+                tiles_of(x.len() / k, most, |first, rows| {
+                    let x = &packed[first * k..(first + rows) * k];
+                    let out = Place { out: &mut out[first * width..(first + rows) * width], width };
+                    let column = (p - begin) * WIDTH;
+                    match rows {
+                        8 => tile::<S, 8, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        4 => tile::<S, 4, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        2 => tile::<S, 2, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        _ => tile::<S, 1, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                    }
+                });
+            }
+        }
+        PACKED.set(packed);
+    }
+}
+
+/// Numbers of x that are interleaved at once.
+const NEAR: usize = 6 << 10;
+
+thread_local! {
+    /// Rows of tiles, interleaved: kept from launch to launch.
+    static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `each(first row, rows)` for tiles of at most `most` rows.
+#[inline(always)]
+fn tiles_of(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
+    let mut first = 0;
+    while first < rows {
+        let left = (rows - first).min(most);
+        let tile = if left >= 8 {
+            8
+        } else if left >= 4 {
+            4
+        } else {
+            left.min(2)
+        };
+        each(first, tile);
+        first += tile;
+    }
+}
+
+/// `M` rows, term by term, so that a tile reads them as one stream.
+#[inline(always)]
+fn interleave<const M: usize>(x: &[f32], k: usize, packed: &mut [f32]) {
+    let rows: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
+    for (i, terms) in packed.as_chunks_mut::<M>().0[..k].iter_mut().enumerate() {
+        *terms = std::array::from_fn(|row| rows[row][i]);
+    }
+}
+
+/// Where the rows of a tile are written.
+struct Place<'a> {
+    out: &'a mut [f32],
+    width: usize,
+}
+
+/// One row times `P` whole panels.
+#[inline(always)]
+fn row<S: Simd, const P: usize, const FUSED: bool>(
+    simd: S,
+    x: &[f32],
+    panels: [Panel<'_>; P],
+    sums: &mut [[f32; WIDTH]; TILE],
+) {
+    let x = x.as_chunks().0;
+    let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
+    let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
+    match panels[0] {
+        Panel::F32(_) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
+            group::<S, _, 1, 2, P, FUSED>(simd, x, floats.map(|panel| Floats { panel, g }), sums);
+        }),
+        Panel::Bf16(_) => (0..WORDS / S::F32_LANES).for_each(|g| {
+            group::<S, _, 1, 2, P, FUSED>(simd, x, halves.map(|panel| Halves { panel, g }), sums);
+        }),
     }
 }
 
 /// `M` rows times a whole panel.
 #[inline(always)]
-fn tile<S: Simd, const M: usize>(simd: S, x: &[f32], k: usize, panel: Panel<'_>, sums: &mut [[f32; WIDTH]; TILE]) {
-    // One row alone needs four independent totals to hide the latency of the sum; more rows bring their own.
+fn tile<S: Simd, const M: usize, const FUSED: bool>(
+    simd: S,
+    x: &[[f32; M]],
+    panel: Panel<'_>,
+    column: usize,
+    place: Place<'_>,
+) {
+    let mut sums = [[0.0; WIDTH]; TILE];
     match panel {
-        Panel::F32(panel) => {
-            let vectors = WIDTH / S::F32_LANES;
-            if M == 1 && vectors.is_multiple_of(4) {
-                (0..vectors / 4).for_each(|g| group::<S, _, M, 4>(simd, x, k, Floats { panel, g }, sums));
-            } else {
-                (0..vectors / 2).for_each(|g| group::<S, _, M, 2>(simd, x, k, Floats { panel, g }, sums));
-            }
-        }
-        Panel::Bf16(panel) => {
-            let vectors = WORDS / S::F32_LANES;
-            if M == 1 && vectors.is_multiple_of(2) {
-                (0..vectors / 2).for_each(|g| group::<S, _, M, 4>(simd, x, k, Halves { panel, g }, sums));
-            } else {
-                (0..vectors).for_each(|g| group::<S, _, M, 2>(simd, x, k, Halves { panel, g }, sums));
-            }
+        Panel::F32(panel) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
+            group::<S, _, M, 2, 1, FUSED>(simd, x, [Floats { panel, g }], &mut sums);
+        }),
+        Panel::Bf16(panel) => (0..WORDS / S::F32_LANES).for_each(|g| {
+            group::<S, _, M, 2, 1, FUSED>(simd, x, [Halves { panel, g }], &mut sums);
+        }),
+    }
+    for (out, sums) in place.out.chunks_exact_mut(place.width).zip(&sums) {
+        match out[column..].first_chunk_mut::<WIDTH>() {
+            Some(out) => *out = *sums,
+            None => out[column..].iter_mut().zip(sums).for_each(|(out, sum)| *out = *sum),
         }
     }
 }
@@ -218,6 +338,8 @@ fn tile<S: Simd, const M: usize>(simd: S, x: &[f32], k: usize, panel: Panel<'_>,
 trait Columns<S: Simd, const V: usize>: Copy {
     /// The weights of all outputs at term `i`.
     fn load(self, simd: S, i: usize) -> [S::f32s; V];
+    /// The first `k` terms, so that no index below `k` needs to be checked.
+    fn terms(self, k: usize) -> Self;
     /// First output of vector `v`.
     fn output(self, v: usize) -> usize;
 }
@@ -225,16 +347,21 @@ trait Columns<S: Simd, const V: usize>: Copy {
 /// Group `g` of a panel of binary32 numbers.
 #[derive(Clone, Copy)]
 struct Floats<'a> {
-    panel: &'a [f32],
+    panel: &'a [[f32; WIDTH]],
     g: usize,
 }
 
 impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
     #[inline(always)]
     fn load(self, _: S, i: usize) -> [S::f32s; V] {
-        let row = S::as_simd_f32s(&self.panel[i * WIDTH..(i + 1) * WIDTH]).0;
+        let row = S::as_simd_f32s(&self.panel[i]).0;
         let row = &row[self.g * V..(self.g + 1) * V];
         std::array::from_fn(|v| row[v])
+    }
+
+    #[inline(always)]
+    fn terms(self, k: usize) -> Self {
+        Floats { panel: &self.panel[..k], ..self }
     }
 
     #[inline(always)]
@@ -246,14 +373,14 @@ impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
 /// Group `g` of a panel of bf16 numbers: the lower halves of `V / 2` vectors of words, then the upper ones.
 #[derive(Clone, Copy)]
 struct Halves<'a> {
-    panel: &'a [u32],
+    panel: &'a [[u32; WORDS]],
     g: usize,
 }
 
 impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
     #[inline(always)]
     fn load(self, simd: S, i: usize) -> [S::f32s; V] {
-        let row = S::as_simd_u32s(&self.panel[i * WORDS..(i + 1) * WORDS]).0;
+        let row = S::as_simd_u32s(&self.panel[i]).0;
         let row = &row[self.g * (V / 2)..(self.g + 1) * (V / 2)];
         std::array::from_fn(|v| {
             simd.transmute_f32s_u32s(if v < V / 2 {
@@ -265,37 +392,49 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
     }
 
     #[inline(always)]
+    fn terms(self, k: usize) -> Self {
+        Halves { panel: &self.panel[..k], ..self }
+    }
+
+    #[inline(always)]
     fn output(self, v: usize) -> usize {
         let (half, word) = (v / (V / 2), v % (V / 2));
         half * WORDS + (self.g * (V / 2) + word) * S::F32_LANES
     }
 }
 
-/// `M` rows times `V` vectors of the panel: all totals stay in registers.
+/// `M` rows times `V` vectors of each of `P` panels: all totals stay in registers. Either is one: more rows have their sums
+/// one after the other, more panels theirs.
 #[inline(always)]
-fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize>(
+fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
-    x: &[f32],
-    k: usize,
-    columns: C,
+    x: &[[f32; M]],
+    columns: [C; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
-    let xs: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
+    let columns = columns.map(|c| c.terms(x.len()));
     // Negative zero changes nothing that is added to it, not even the sign of a zero.
-    let mut totals = [[simd.splat_f32s(numerics::ABSENT); V]; M];
-    for i in 0..k {
-        let w = columns.load(simd, i);
-        for (totals, x) in totals.iter_mut().zip(xs) {
-            let x = simd.splat_f32s(x[i]);
-            for (total, w) in totals.iter_mut().zip(w) {
-                *total = simd.add_f32s(*total, simd.mul_f32s(x, w));
+    let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
+    for (i, x) in x.iter().enumerate() {
+        for (totals, columns) in totals.iter_mut().zip(columns) {
+            let w = columns.load(simd, i);
+            for (totals, x) in totals.iter_mut().zip(x) {
+                let x = simd.splat_f32s(*x);
+                for (total, w) in totals.iter_mut().zip(w) {
+                    *total = match FUSED {
+                        true => simd.mul_add_f32s(x, w, *total),
+                        false => simd.add_f32s(*total, simd.mul_f32s(x, w)),
+                    };
+                }
             }
         }
     }
-    for (sums, totals) in sums.iter_mut().zip(totals) {
-        for (v, total) in totals.into_iter().enumerate() {
-            let at = columns.output(v);
-            S::as_mut_simd_f32s(&mut sums[at..at + S::F32_LANES]).0[0] = total;
+    for (sums, (totals, columns)) in sums.chunks_mut(M).zip(totals.into_iter().zip(columns)) {
+        for (sums, totals) in sums.iter_mut().zip(totals) {
+            for (v, total) in totals.into_iter().enumerate() {
+                let at = columns.output(v);
+                S::as_mut_simd_f32s(&mut sums[at..at + S::F32_LANES]).0[0] = total;
+            }
         }
     }
 }
@@ -326,7 +465,7 @@ mod tests {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 for m in [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 70] {
                     let mut out = vec![f32::NAN; m * n];
-                    pool.install(|| multiply(&x[..m * k], &panels, 0, &mut out));
+                    pool.install(|| multiply(&x[..m * k], &panels, 0, &mut out, threads > 1));
                     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     assert_eq!(bits(&out), bits(&truth[..m * n]), "m {m}, n {n}, k {k}, {threads} threads");
                 }
@@ -342,10 +481,40 @@ mod tests {
         let x: Vec<f32> = (0..m * k).map(|i| int(i, 3)).collect();
         let w: Vec<f32> = (0..n * k).map(|i| int(i, 5)).collect();
         let mut out = vec![0.0; m * n];
-        multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out);
+        multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, true);
         for (i, found) in out.iter().enumerate() {
             let exact: i64 = (0..k).map(|j| x[i / n * k + j] as i64 * w[i % n * k + j] as i64).sum();
             assert_eq!(*found, exact as f32);
+        }
+    }
+
+    /// Numbers of bf16, so that products are fused where that is the same, with exponents on both sides of where it is.
+    #[test]
+    fn fused_products_have_the_bits_of_two_operations() {
+        let (m, n, k) = (11, 40, 96);
+        for (scale_x, scale_w, edge) in [
+            (1.0, 1.0, 0.5),
+            (2f32.powi(-60), 2f32.powi(-60), 0.25),
+            (2f32.powi(-70), 2f32.powi(-56), 0.75),
+            (2f32.powi(-100), 2f32.powi(-40), 1e-3),
+            (2f32.powi(63), 2f32.powi(63), 0.0),
+            (2f32.powi(64), 2f32.powi(64), 0.0),
+            (f32::from_bits(0x0040_0000), 1.0, 0.0),
+        ] {
+            let mut x: Vec<f32> = random(m * k, 3).iter().map(|x| x * scale_x).collect();
+            let mut w: Vec<f32> = random(n * k, 4).iter().map(|w| w * scale_w).collect();
+            x[5] = edge;
+            w[7] = -0.0;
+            x[3 * k] = f32::INFINITY;
+            x[4 * k + 1] = f32::NAN;
+            numerics::round_bf16_in_place(&mut x);
+            numerics::round_bf16_in_place(&mut w);
+            let mut out = vec![0.0; m * n];
+            multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, false);
+            for (i, found) in out.iter().enumerate() {
+                let exact = serial(&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                assert!(numerics::same_bits(*found, exact), "{scale_x:e} {scale_w:e}: {found:e} is not {exact:e}");
+            }
         }
     }
 }

@@ -1,9 +1,12 @@
-//! What a value's kernel computes. Each is prepared once per graph, with every stride resolved, and run per launch.
+//! What a value's kernel computes. Each is prepared once per graph, with every stride resolved, and run on some rows of a step at a time.
 //!
 //! Row kernels compute the interpreter's bits: the same `numerics` functions in the same order. Matmul and attention have an order of
 //! their own ([`matmul`], [`attend`]). No kernel lets a row depend on another, on the number of rows or on the number of threads.
+//! Loops over elements are plain; standing in a dispatch of `pulp` lets the compiler use this machine's vectors for them, which
+//! changes no bit.
 
 pub(crate) mod attend;
+pub(crate) mod cursor;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
 pub(crate) mod linear;
@@ -11,6 +14,7 @@ pub(crate) mod matmul;
 pub(crate) mod moves;
 pub(crate) mod nest;
 pub(crate) mod reduce;
+pub(crate) mod spread;
 pub(crate) mod store;
 pub(crate) mod top;
 
@@ -18,11 +22,7 @@ use crate::cache::Pool;
 use crate::contract::Rows;
 use crate::view::{Target, View};
 use matmul::Panels;
-use rayon::prelude::*;
 use std::sync::Arc;
-
-/// Work below this many element operations is not worth waking a thread (a wake-up costs some ten microseconds).
-const PARALLEL_WORK: usize = 1 << 17;
 
 /// A prepared operation.
 #[derive(Debug)]
@@ -38,25 +38,29 @@ pub(crate) enum Kernel {
     Store(store::Store),
 }
 
-/// What a launch knows besides its operands.
+/// What a kernel knows besides its operands.
 pub(crate) struct Launching<'a> {
     /// Rows of the step: sequences, positions, pages.
     pub rows: &'a Rows,
-    /// Cache pools by kind.
+    /// The first of them that is computed here.
+    pub first: usize,
+    /// Cache pools by kind; none where a launch writes them.
     pub pools: &'a [Pool],
     /// Slot of the layer that runs in each kind, where it has one.
     pub slots: &'a [Option<usize>],
-    /// Weight of the launch's product, packed.
+    /// Weight of the product, packed.
     pub panels: Option<&'a Arc<Panels>>,
     /// Number of the layer instance, such as a scale.
     pub number: f32,
+    /// Whether the kernel may wake other threads: its rows are all there are.
+    pub alone: bool,
 }
 
 /// Why a launch cannot be finished: an index out of its range. Texts name both facts.
 pub(crate) type KernelResult = Result<(), String>;
 
 impl Kernel {
-    /// Computes `out`, which holds whole rows.
+    /// Computes `out`, which holds whole rows; operands that have the row axis begin with the same row.
     pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
         match self {
             Kernel::Elementwise(k) => k.run(operands, out),
@@ -71,17 +75,18 @@ impl Kernel {
         }
         Ok(())
     }
-}
 
-/// Runs `each(first row, rows)` over `out` cut into runs of whole rows, on several threads if `work` per row warrants it.
-pub(crate) fn over_rows(out: Target<'_>, row: usize, work: usize, each: impl Fn(usize, Target<'_>) + Sync) {
-    let rows = out.len().checked_div(row).unwrap_or(0);
-    let threads = rayon::current_num_threads();
-    if rows < 2 || threads < 2 || rows.saturating_mul(work) < PARALLEL_WORK {
-        return each(0, out);
+    /// Rough element operations per row of a result of `row` elements, to judge whether threads pay.
+    pub fn work(&self, row: usize) -> usize {
+        match self {
+            Kernel::Elementwise(k) => row * k.work(),
+            Kernel::Reduce(k) => row * k.terms(),
+            Kernel::Dot(k) => row * k.terms() * 2,
+            Kernel::Top(k) => row.max(k.terms()) * 8,
+            Kernel::Moves(_) | Kernel::Gather(_) | Kernel::Store(_) => row,
+            Kernel::Linear(k) => row.saturating_mul(k.terms()) / 8,
+            // Its keys are not known before a step; a few dozen are typical of what is small.
+            Kernel::Attend(_) => row * 32,
+        }
     }
-    // A few runs per thread even out what the scheduler does; none smaller than a quarter of the threshold.
-    let least = (PARALLEL_WORK / 4).div_ceil(work.max(1));
-    let run = rows.div_ceil(threads * 4).max(least).max(1);
-    out.chunks(run * row).into_par_iter().enumerate().for_each(|(i, chunk)| each(i * run, chunk));
 }

@@ -1,7 +1,6 @@
 //! Cuts and joins: elements copied, none computed.
 
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
-use super::over_rows;
 use crate::view::{Target, View};
 
 /// A part of the result that is copied from one operand.
@@ -67,19 +66,17 @@ impl Moves {
         Ok(Moves { row: out.row, parts })
     }
 
-    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
-        over_rows(out, self.row, self.row, |first, mut out| {
-            for r in 0..out.len() / self.row {
-                for part in &self.parts {
-                    let offsets = [part.from + (first + r) * part.row_stride, part.to + r * self.row];
-                    part.nest.each(offsets, |[from, to]| match part.nest.along[0] {
-                        Along::Contiguous => out.copy(to, operands[part.operand], from, part.nest.run),
-                        Along::Constant => {
-                            (0..part.nest.run).for_each(|i| out.copy(to + i, operands[part.operand], from, 1))
-                        }
-                    });
-                }
+    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
+        for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
+            for part in &self.parts {
+                let offsets = [part.from + r * part.row_stride, part.to + r * self.row];
+                part.nest.each(offsets, |[from, to]| match part.nest.along[0] {
+                    Along::Contiguous => out.copy(to, operands[part.operand], from, part.nest.run),
+                    Along::Constant => {
+                        (0..part.nest.run).for_each(|i| out.copy(to + i, operands[part.operand], from, 1))
+                    }
+                });
             }
-        });
+        }
     }
 }

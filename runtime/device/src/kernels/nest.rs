@@ -117,17 +117,35 @@ impl<const N: usize> Nest<N> {
     }
 
     /// Calls `body` for every run of a row, with the operands' offsets, in the result's order.
+    #[inline(always)]
     pub fn each(&self, mut offsets: [usize; N], mut body: impl FnMut([usize; N])) {
-        self.descend(0, &mut offsets, &mut body);
-    }
-
-    fn descend(&self, depth: usize, offsets: &mut [usize; N], body: &mut impl FnMut([usize; N])) {
-        let Some(level) = self.loops.get(depth) else { return body(*offsets) };
-        for _ in 0..level.len {
-            self.descend(depth + 1, offsets, body);
-            (0..N).for_each(|i| offsets[i] += level.strides[i]);
+        let (inner, outer) = match self.loops.split_last() {
+            Some((inner, outer)) => (inner.clone(), outer),
+            None => return body(offsets),
+        };
+        let mut at = vec![0; outer.len()];
+        loop {
+            for _ in 0..inner.len {
+                body(offsets);
+                (0..N).for_each(|i| offsets[i] += inner.strides[i]);
+            }
+            (0..N).for_each(|i| offsets[i] -= inner.strides[i] * inner.len);
+            let mut depth = outer.len();
+            loop {
+                if depth == 0 {
+                    return;
+                }
+                depth -= 1;
+                let level = &outer[depth];
+                (0..N).for_each(|i| offsets[i] += level.strides[i]);
+                at[depth] += 1;
+                if at[depth] < level.len {
+                    break;
+                }
+                at[depth] = 0;
+                (0..N).for_each(|i| offsets[i] -= level.strides[i] * level.len);
+            }
         }
-        (0..N).for_each(|i| offsets[i] -= level.strides[i] * level.len);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Sums and maxima over one axis, and sums of products.
 
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
-use super::over_rows;
 use crate::view::{Target, View};
 use ir::{Order, ReduceOp};
-use numerics::{fold_by, fold_columns, fold_group, fold_halving, fold_sum, max_f32};
+use numerics::{ABSENT, GROUP, fold_by, fold_columns, fold_group, fold_halving, fold_sum, max_f32};
+use pulp::{Simd, WithSimd};
 
 /// What is left of the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub(crate) struct Reduce {
     row: usize,
     x_row_stride: usize,
     nest: Nest<1>,
+    /// See [`Reduce::dense`].
+    dense: bool,
 }
 
 impl Reduce {
@@ -92,7 +94,10 @@ impl Reduce {
             ReduceOp::Sum => Total::of(order)?,
             ReduceOp::Max => Total::Max,
         };
+        let inner = x.axes.split_last().is_some_and(|((name, _), outer)| name == axis && outer == out.axes);
+        let dense = total == Total::Fold && inner && x.rows == out.rows && len.is_multiple_of(GROUP) && len <= 2048;
         Ok(Reduce {
+            dense,
             total,
             len,
             stride: x.stride(axis),
@@ -102,36 +107,108 @@ impl Reduce {
         })
     }
 
+    /// Terms of one sum.
+    pub fn terms(&self) -> usize {
+        self.len
+    }
+
     pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
-        let x = operands[0];
+        pulp::Arch::new().dispatch(Sums { kernel: self, x: operands[0], out });
+    }
+
+    /// Sums whose terms stand one after the other, in whole groups, sum after sum: every level of the groups' trees is
+    /// one long run over all of them.
+    #[inline(always)]
+    fn dense(&self, x: View<'_>, out: &mut Target<'_>) {
+        const ROOM: usize = 2048;
+        let (mut wide, mut half, mut quarter, mut sums) =
+            ([0.0; ROOM], [0.0; ROOM / 2], [0.0; ROOM / 4], [0.0; ROOM / 8]);
+        let groups = self.len / GROUP;
+        let at_once = ROOM / self.len;
+        let n = out.len();
+        for first in (0..n).step_by(at_once) {
+            let count = at_once.min(n - first);
+            let terms = count * self.len;
+            let x = x.numbers(first * self.len, terms, &mut wide);
+            pairs(x, &mut half[..terms / 2]);
+            pairs(&half[..terms / 2], &mut quarter[..terms / 4]);
+            pairs(&quarter[..terms / 4], &mut sums[..terms / 8]);
+            for i in 0..count {
+                sums[i] = fold_halving(&mut sums[i * groups..(i + 1) * groups]);
+            }
+            out.put(first, &sums[..count]);
+        }
+    }
+
+    #[inline(always)]
+    fn by_runs(&self, x: View<'_>, out: &mut Target<'_>) {
         let contiguous = self.stride == 1;
         let columns = self.total == Total::Fold && self.nest.run == self.stride && self.nest.run > 1;
-        over_rows(out, self.row, self.row * self.len, |first, mut out| {
-            let widened = if contiguous { self.len } else { self.len * self.nest.run };
-            let mut wide = vec![0.0; if matches!(x, View::F32(_)) { 0 } else { widened }];
-            let mut sums = vec![0.0; self.nest.run];
-            for r in 0..out.len() / self.row {
-                let mut at = r * self.row;
-                self.nest.each([(first + r) * self.x_row_stride], |[offset]| {
-                    if columns {
-                        // The axis stands just before the run: a dense block whose columns are summed.
-                        fold_columns(x.numbers(offset, self.len * self.stride, &mut wide), &mut sums);
-                    } else {
-                        let step = usize::from(self.nest.along[0] == Along::Contiguous);
-                        for (i, sum) in sums.iter_mut().enumerate() {
-                            let offset = offset + i * step;
-                            *sum = if contiguous {
-                                self.total.row(x.numbers(offset, self.len, &mut wide))
-                            } else {
-                                self.total.by(self.len, |i| x.number(offset + i * self.stride))
-                            };
-                        }
+        let widened = if contiguous { self.len } else { self.len * self.nest.run };
+        let mut wide = vec![0.0; if matches!(x, View::F32(_)) { 0 } else { widened }];
+        let mut sums = vec![0.0; self.nest.run];
+        for r in 0..out.len() / self.row {
+            let mut at = r * self.row;
+            self.nest.each([r * self.x_row_stride], |[offset]| {
+                if columns {
+                    // The axis stands just before the run: a dense block whose columns are summed.
+                    let x = x.numbers(offset, self.len * self.stride, &mut wide);
+                    if self.len <= GROUP { few_columns(x, &mut sums) } else { fold_columns(x, &mut sums) }
+                } else {
+                    let step = usize::from(self.nest.along[0] == Along::Contiguous);
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let offset = offset + i * step;
+                        *sum = if contiguous {
+                            self.total.row(x.numbers(offset, self.len, &mut wide))
+                        } else {
+                            self.total.by(self.len, |i| x.number(offset + i * self.stride))
+                        };
                     }
-                    out.put(at, &sums);
-                    at += self.nest.run;
-                });
-            }
-        });
+                }
+                out.put(at, &sums);
+                at += self.nest.run;
+            });
+        }
+    }
+}
+
+/// Neighbours added.
+#[inline(always)]
+fn pairs(x: &[f32], out: &mut [f32]) {
+    out.iter_mut().zip(x.as_chunks::<2>().0).for_each(|(o, [a, b])| *o = a + b);
+}
+
+/// Columns of at most one group of rows, summed as a group is.
+#[inline(always)]
+fn few_columns(x: &[f32], out: &mut [f32]) {
+    const ROOM: usize = 256;
+    let width = out.len();
+    let absent = [ABSENT; ROOM];
+    for first in (0..width).step_by(ROOM) {
+        let n = ROOM.min(width - first);
+        let rows: [&[f32]; GROUP] =
+            std::array::from_fn(|i| x.get(i * width + first..i * width + first + n).unwrap_or(&absent[..n]));
+        let [a, b, c, d, e, f, g, h] = rows.map(|row| &row[..n]);
+        for (i, out) in out[first..first + n].iter_mut().enumerate() {
+            *out = ((a[i] + b[i]) + (c[i] + d[i])) + ((e[i] + f[i]) + (g[i] + h[i]));
+        }
+    }
+}
+
+/// The whole of a launch.
+struct Sums<'a> {
+    kernel: &'a Reduce,
+    x: View<'a>,
+    out: Target<'a>,
+}
+
+impl WithSimd for Sums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Sums { kernel, x, mut out } = self;
+        if kernel.dense { kernel.dense(x, &mut out) } else { kernel.by_runs(x, &mut out) }
     }
 }
 
@@ -162,23 +239,25 @@ impl Dot {
         })
     }
 
-    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+    /// Terms of one sum.
+    pub fn terms(&self) -> usize {
+        self.len
+    }
+
+    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
         let [a, b] = [operands[0], operands[1]];
-        over_rows(out, self.row, self.row * self.len, |first, mut out| {
-            for r in 0..out.len() / self.row {
-                let mut at = r * self.row;
-                self.nest.each(self.row_strides.map(|s| s * (first + r)), |[i, j]| {
-                    let term =
-                        |t: usize| [a.number(i + t * self.axis_strides[0]), b.number(j + t * self.axis_strides[1])];
-                    let sum = match self.total {
-                        // The products of an open order are kept whole, as the interpreter keeps them.
-                        Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
-                        total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
-                    };
-                    out.put(at, &[sum]);
-                    at += 1;
-                });
-            }
-        });
+        for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
+            let mut at = r * self.row;
+            self.nest.each(self.row_strides.map(|s| s * r), |[i, j]| {
+                let term = |t: usize| [a.number(i + t * self.axis_strides[0]), b.number(j + t * self.axis_strides[1])];
+                let sum = match self.total {
+                    // The products of an open order are kept whole, as the interpreter keeps them.
+                    Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
+                    total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
+                };
+                out.put(at, &[sum]);
+                at += 1;
+            });
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::nest::Shape;
 use crate::cache::{Pool, Side};
 use crate::contract::Rows;
 use crate::view::View;
+use std::ops::Range;
 
 /// A storing kernel.
 #[derive(Debug)]
@@ -22,14 +23,15 @@ impl Store {
         Ok(Store { kind, width })
     }
 
-    /// Writes every row of the step at its own position.
-    pub fn run(&self, rows: &Rows, pool: &mut Pool, slot: usize, operands: &[View<'_>]) {
+    /// Writes rows of the step, each at its own position; the operands begin with the first of them.
+    pub fn run(&self, rows: &Rows, which: Range<usize>, pool: &mut Pool, slot: usize, operands: &[View<'_>]) {
         let page_tokens = pool.layout.page_tokens as usize;
         let mut wide = vec![0.0; self.width];
-        for (row, (position, sequence)) in rows.position.iter().zip(&rows.sequence).enumerate() {
-            let page = rows.pages[self.kind][*sequence].get(position / page_tokens);
+        for (i, row) in which.enumerate() {
+            let (position, sequence) = (rows.position[row], rows.sequence[row]);
+            let page = rows.pages[self.kind][sequence].get(position / page_tokens);
             for (side, view) in [(Side::Key, operands[0]), (Side::Value, operands[1])] {
-                let numbers = view.numbers(row * self.width, self.width, &mut wide);
+                let numbers = view.numbers(i * self.width, self.width, &mut wide);
                 pool.store(page, slot, position % page_tokens, side, numbers);
             }
         }

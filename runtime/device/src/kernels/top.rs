@@ -1,7 +1,6 @@
 //! The k largest along an axis: their values, their indices, or who they are.
 
 use super::nest::{Nest, Shape, lengths, strides_along};
-use super::over_rows;
 use crate::view::{Target, View};
 use ir::TopWhat;
 
@@ -64,24 +63,22 @@ impl Top {
         })
     }
 
-    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+    /// Elements that are compared.
+    pub fn terms(&self) -> usize {
+        self.len
+    }
+
+    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
         let x = operands[0];
-        over_rows(
-            out,
-            self.row,
-            self.nest.loops.iter().map(|l| l.len).product::<usize>() * self.len * 8,
-            |first, mut out| {
-                let mut numbers = vec![0.0; self.len];
-                for r in 0..out.len() / self.row {
-                    self.nest.each([(first + r) * self.x_row_stride, r * self.row], |[from, to]| {
-                        for (i, number) in numbers.iter_mut().enumerate() {
-                            *number = x.number(from + i * self.stride);
-                        }
-                        self.write(&numbers, &mut out, to);
-                    });
+        let mut numbers = vec![0.0; self.len];
+        for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
+            self.nest.each([r * self.x_row_stride, r * self.row], |[from, to]| {
+                for (i, number) in numbers.iter_mut().enumerate() {
+                    *number = x.number(from + i * self.stride);
                 }
-            },
-        );
+                self.write(&numbers, &mut out, to);
+            });
+        }
     }
 
     fn write(&self, numbers: &[f32], out: &mut Target<'_>, to: usize) {

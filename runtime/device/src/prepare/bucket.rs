@@ -1,6 +1,7 @@
 //! One bucket's plan, checked against the graphs: where every value lies and what is launched.
 
 use super::graph::Prepared;
+use super::segment::{Segment, Spill, join};
 use super::{POSITIONS, RESULT, TOKENS, WANTED, mismatch};
 use crate::arena::Slot;
 use crate::error::PrepareError;
@@ -72,8 +73,10 @@ impl Spot {
 /// A launch.
 #[derive(Clone, Debug)]
 pub(crate) enum Launch {
-    /// Values computed, in order.
+    /// Values computed, in order: how a plan launches, before regions are joined.
     Region(Vec<ValueId>),
+    /// Operations that run some rows at a time.
+    Segment(Segment),
     /// A value copied to a shared place.
     Move { from: ValueId, to: Spot },
 }
@@ -94,6 +97,8 @@ pub(crate) struct Bucket {
     pub shared: IndexMap<String, Buffer>,
     /// `first`, the classes, `last`.
     pub programs: Vec<Program>,
+    /// Bytes of the arena, the plan's and what segments exchange beyond it.
+    pub arena_bytes: usize,
 }
 
 impl Bucket {
@@ -114,7 +119,12 @@ impl Bucket {
         }
         let arena = number(plan.arena_bytes)?;
         let check = Check { planned, most, arena };
-        let programs = graphs.iter().enumerate().map(|(i, graph)| check.program(i, graph, &entry.graphs[i].graph));
+        let mut arena_bytes = arena;
+        let programs = graphs.iter().enumerate().map(|(i, graph)| {
+            let (program, end) = check.program(i, graph, &entry.graphs[i].graph)?;
+            arena_bytes = arena_bytes.max(end);
+            Ok(program)
+        });
         let programs = programs.collect::<Result<Vec<_>, _>>()?;
         for (name, buffer) in &planned.shared {
             let value = match name.as_str() {
@@ -125,7 +135,7 @@ impl Bucket {
             };
             check.buffer(name, buffer, value)?;
         }
-        Ok(Bucket { shape: planned.bucket.clone(), shared: planned.shared.clone(), programs })
+        Ok(Bucket { shape: planned.bucket.clone(), shared: planned.shared.clone(), programs, arena_bytes })
     }
 }
 
@@ -167,7 +177,8 @@ impl Check<'_> {
         Ok(Spot { offset: number(buffer.offset_bytes)?, dtype, row, rows: rows_of })
     }
 
-    fn program(&self, index: usize, prepared: &Prepared, graph: &ir::Graph) -> Result<Program, PrepareError> {
+    /// A graph's program, and where the memory that it uses ends.
+    fn program(&self, index: usize, prepared: &Prepared, graph: &ir::Graph) -> Result<(Program, usize), PrepareError> {
         let program = &self.planned.programs[index];
         if program.graph != prepared.name || program.places.len() != prepared.values.len() {
             return Err(mismatch(
@@ -181,7 +192,10 @@ impl Check<'_> {
         }
         let launches = program.launches.iter().map(|launch| self.launch(prepared, graph, launch, &spots));
         let launches = launches.collect::<Result<Vec<_>, _>>()?;
-        Ok(Program { spots, launches })
+        // What one program exchanges beyond the plan is over when the next begins.
+        let mut end = self.arena.next_multiple_of(64);
+        let launches = join(prepared, launches, &mut spots, Spill { end: &mut end, most: self.most });
+        Ok((Program { spots, launches }, end))
     }
 
     fn spot(
@@ -209,9 +223,10 @@ impl Check<'_> {
                 Some(buffer) => Ok(Some(self.buffer(&title, buffer, Some(wanted))?)),
                 None => Err(mismatch(format!("has no place for input `{title}`"), "read it")),
             },
-            (Place::Inside, op) if value.kernel.is_some() => Err(mismatch(
-                format!("keeps `{title}` inside a kernel of several operations"),
-                format!("run one operation a kernel ({})", op_word(op)),
+            (Place::Inside | Place::Elsewhere, _) if prepared.inner[id.0 as usize] => Ok(None),
+            (Place::Inside, _) if value.kernel.is_some() => Err(mismatch(
+                format!("keeps `{title}` inside its kernel"),
+                "have readers of it outside".to_owned(),
             )),
             (Place::Inside, _) => Ok(None),
             (Place::Elsewhere, op) if value.kernel.is_some() => {
@@ -255,7 +270,8 @@ impl Check<'_> {
                 };
                 let wanted = (value.dtype, shape.row, value.rows);
                 let to = self.buffer(to, buffer, Some(wanted))?;
-                if spots[from.0 as usize].is_none() && !graph.node(super::root(graph, *from)).op.is_leaf() {
+                let known = spots[from.0 as usize].is_some() || prepared.inner[value.root.0 as usize];
+                if !known && !graph.node(super::root(graph, *from)).op.is_leaf() {
                     return Err(mismatch(format!("moves {from} of `{}`", prepared.name), "keep it elsewhere"));
                 }
                 Ok(Launch::Move { from: *from, to })

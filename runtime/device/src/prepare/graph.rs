@@ -32,6 +32,8 @@ pub(crate) struct Prepared {
     pub values: Vec<Value>,
     /// Values computed by each region, ascending.
     pub regions: Vec<Vec<ValueId>>,
+    /// By value id: whether it is computed, and read by its own region only, so that a plan need not place it.
+    pub inner: Vec<bool>,
 }
 
 impl Prepared {
@@ -49,8 +51,10 @@ impl Prepared {
             values.push(value);
         }
         let computed = |id: &ValueId| values.get(id.0 as usize).is_some_and(|v| v.kernel.is_some());
-        let regions = kernels.regions.iter().map(|r| r.values.iter().copied().filter(computed).collect()).collect();
-        Ok(Prepared { name: kernels.name.clone(), graph: graph.clone(), values, regions })
+        let regions: Vec<Vec<ValueId>> =
+            kernels.regions.iter().map(|r| r.values.iter().copied().filter(computed).collect()).collect();
+        let inner = inner(graph, &values, &regions);
+        Ok(Prepared { name: kernels.name.clone(), graph: graph.clone(), values, regions, inner })
     }
 
     pub fn value(&self, id: ValueId) -> &Value {
@@ -61,6 +65,26 @@ impl Prepared {
     pub fn title(&self, id: ValueId) -> String {
         title(&self.graph, id)
     }
+}
+
+/// See [`Prepared::inner`].
+fn inner(graph: &Graph, values: &[Value], regions: &[Vec<ValueId>]) -> Vec<bool> {
+    let mut region = vec![None; values.len()];
+    for (number, ids) in regions.iter().enumerate() {
+        ids.iter().for_each(|id| region[id.0 as usize] = Some(number));
+    }
+    let mut inner: Vec<bool> = region.iter().map(Option::is_some).collect();
+    for (reader, value) in values.iter().enumerate() {
+        for operand in &value.operands {
+            inner[operand.0 as usize] &= region[operand.0 as usize] == region[reader] || value.kernel.is_none();
+        }
+    }
+    graph.outputs.iter().for_each(|(_, id)| inner[values[id.0 as usize].root.0 as usize] = false);
+    // A region of one operation has nothing inside it.
+    for ids in regions.iter().filter(|ids| ids.len() == 1) {
+        inner[ids[0].0 as usize] = false;
+    }
+    inner
 }
 
 fn title(graph: &Graph, id: ValueId) -> String {
@@ -182,7 +206,7 @@ fn elementwise(function: Function, operands: usize, shapes: &[Shape], out: &Shap
     if let Some(bad) = shapes.iter().find(|s| !fits(s)) {
         return Err(format!("an operand with axes {:?} broadcast to {:?}", bad.axes, out.axes));
     }
-    Ok(Elementwise::new(function, shapes, out))
+    Elementwise::new(function, shapes, out)
 }
 
 fn two(shapes: &[Shape]) -> Result<[&Shape; 2], String> {

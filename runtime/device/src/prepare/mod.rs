@@ -6,10 +6,12 @@
 mod bucket;
 mod graph;
 mod params;
+mod segment;
 
-pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf};
+pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf, Spot};
 pub(crate) use graph::Prepared;
 pub(crate) use params::Params;
+pub(crate) use segment::{Operation, Segment, Sink, Source};
 
 use crate::error::PrepareError;
 use crate::kernels::nest::Shape;

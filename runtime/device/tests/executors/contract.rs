@@ -52,6 +52,12 @@ fn every_breach_is_told() {
             damage(&mut bad);
             match executor.submit(bad) {
                 Err(StepError::Contract(text)) => assert!(text.contains(told), "`{text}` should say `{told}`"),
+                // What is wrong with one row's choice is that row's fault; the others have theirs.
+                Ok(ticket) => {
+                    let output = executor.poll(ticket).expect("an answer").expect("an answer at once");
+                    assert!(output.faults.iter().any(|(row, text)| *row == 0 && text.contains(told)), "{told}");
+                    assert!(output.tokens[1..].iter().all(Option::is_some), "{told}");
+                }
                 other => panic!("{told}: {other:?}"),
             }
         }

@@ -7,3 +7,4 @@ mod harness;
 mod invariance;
 mod operations;
 mod probes;
+mod regions;

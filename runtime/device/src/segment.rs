@@ -1,0 +1,282 @@
+//! A segment run: some rows at a time through all of its operations, rows shared out among threads.
+
+use crate::arena::{Arena, Around, Slot};
+use crate::cache::Pool;
+use crate::contract::Rows;
+use crate::kernels::{Kernel, Launching};
+use crate::prepare::{Operation, Params, Prepared, RowCounts, RowsOf, Segment, Sink, Source, Spot};
+use crate::view::{Target, View};
+use ir::ValueId;
+use rayon::prelude::*;
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
+
+/// Work below this many element operations is not worth waking a thread (a wake-up costs some ten microseconds).
+const PARALLEL_WORK: usize = 1 << 16;
+
+/// Rows at hand: enough that a weight is read seldom, few enough that what is between operations stays near.
+const ROWS: Bounds = Bounds { least: 16, most: 64 };
+
+struct Bounds {
+    least: usize,
+    most: usize,
+}
+
+/// Scratch that stays in the second-level cache beside weights.
+const SCRATCH_BYTES: usize = 512 << 10;
+
+/// Operands that are looked at without a list in memory; only joins have more.
+const FEW: usize = 4;
+
+/// Why an operation could not be finished.
+pub(crate) struct Fault {
+    pub id: ValueId,
+    pub fact: String,
+}
+
+/// What a probe does with a value just computed: value, first row, what stands there.
+pub(crate) type Hook<'h> = dyn FnMut(ValueId, usize, &mut Target<'_>) -> Result<(), engine::StepError> + 'h;
+
+/// A fault of the device, or of a probe.
+pub(crate) enum Stop {
+    Fault(Fault),
+    Probe(engine::StepError),
+}
+
+/// A segment about to run.
+pub(crate) struct Run<'a> {
+    pub graph: &'a Prepared,
+    pub params: &'a Params,
+    pub segment: &'a Segment,
+    pub rows: &'a Rows,
+    pub counts: RowCounts,
+    /// Slot of the layer in each KV kind.
+    pub slots: &'a [Option<usize>],
+}
+
+/// The caches, written by one block of rows at a time or read by all.
+enum Pools<'a> {
+    Read(&'a [Pool]),
+    Write(Mutex<&'a mut [Pool]>),
+}
+
+/// Rows that go through the operations together.
+struct Block<'b> {
+    first: usize,
+    count: usize,
+    /// Whether these are all rows there are.
+    alone: bool,
+    reads: &'b [View<'b>],
+    pools: &'b Pools<'b>,
+}
+
+thread_local! {
+    /// Kept from segment to segment; taken while in use, since a thread that waits for others may run another segment meanwhile.
+    static SCRATCH: Cell<Arena> = Cell::new(Arena::default());
+}
+
+impl Run<'_> {
+    /// Runs all rows. With a hook, rows run in order on this thread, and it sees every value.
+    pub fn run(
+        &self,
+        arena: &mut Arena,
+        pools: &mut [Pool],
+        aside: &mut Vec<u64>,
+        hook: Option<&mut Hook<'_>>,
+    ) -> Result<(), Stop> {
+        let total = self.counts.of(self.segment.rows);
+        if total == 0 {
+            return Ok(());
+        }
+        let slots = |spots: &[Spot]| spots.iter().map(|s| s.slot(self.counts)).collect::<Vec<Slot>>();
+        let (reads, targets) = arena.open(&slots(&self.segment.reads), &slots(&self.segment.writes), aside);
+        let pools = if self.segment.stores { Pools::Write(Mutex::new(pools)) } else { Pools::Read(pools) };
+        let (rows, parallel) = self.rows_at_once(total, hook.is_some());
+        let block = |number: usize| {
+            let first = number * rows;
+            Block { first, count: rows.min(total - first), alone: rows >= total, reads: &reads, pools: &pools }
+        };
+        let mut parts: Vec<Vec<Option<Target<'_>>>> =
+            (0..total.div_ceil(rows)).map(|_| Vec::with_capacity(targets.len())).collect();
+        for (target, spot) in targets.into_iter().zip(&self.segment.writes) {
+            let chunks = target.chunks(rows * spot.row).into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+            parts.iter_mut().zip(chunks).for_each(|(part, chunk)| part.push(chunk));
+        }
+        if parallel {
+            return parts
+                .into_par_iter()
+                .enumerate()
+                .try_for_each(|(i, mut targets)| self.block(&block(i), &mut targets, None));
+        }
+        let mut hook = hook;
+        for (i, mut targets) in parts.into_iter().enumerate() {
+            self.block(&block(i), &mut targets, hook.as_deref_mut())?;
+        }
+        Ok(())
+    }
+
+    /// How many rows go through the operations together, and whether several threads do so.
+    fn rows_at_once(&self, total: usize, in_order: bool) -> (usize, bool) {
+        if self.segment.rows == RowsOf::Nothing {
+            return (1, false);
+        }
+        let threads = rayon::current_num_threads();
+        let near = (SCRATCH_BYTES / self.segment.scratch_bytes.max(1)).clamp(ROWS.least, ROWS.most) / 8 * 8;
+        let parallel = !in_order
+            && threads > 1
+            && total >= ROWS.least * threads
+            && total.saturating_mul(self.segment.work) >= PARALLEL_WORK;
+        if !parallel {
+            // Few rows stay together, so that a kernel alone with them can share out its weight.
+            return (if total < ROWS.least * threads { total } else { near }, false);
+        }
+        (total.div_ceil(threads).next_multiple_of(8).min(near), true)
+    }
+
+    fn block(
+        &self,
+        block: &Block<'_>,
+        targets: &mut [Option<Target<'_>>],
+        mut hook: Option<&mut Hook<'_>>,
+    ) -> Result<(), Stop> {
+        let mut scratch = SCRATCH.take();
+        scratch.fit(self.segment.scratch_bytes * block.count);
+        let mut result = Ok(());
+        for operation in &self.segment.operations {
+            result = self.operation(operation, block, &mut scratch, targets, &mut hook);
+            if result.is_err() {
+                break;
+            }
+        }
+        SCRATCH.set(scratch);
+        result
+    }
+
+    fn operation(
+        &self,
+        operation: &Operation,
+        block: &Block<'_>,
+        scratch: &mut Arena,
+        targets: &mut [Option<Target<'_>>],
+        hook: &mut Option<&mut Hook<'_>>,
+    ) -> Result<(), Stop> {
+        let fault = |fact: String| Stop::Fault(Fault { id: operation.id, fact });
+        let Some(kernel) = &self.graph.value(operation.id).kernel else { return Ok(()) };
+        match operation.into {
+            Sink::Cache => {
+                let around = scratch.all();
+                self.with_operands(operation, block, &around, targets, |views| self.store(kernel, block, views))
+                    .map_err(fault)
+            }
+            Sink::Scratch(spot) => {
+                let (around, mut target) = scratch.around(at_hand(spot, block.count));
+                let run =
+                    |views: &[View<'_>]| kernel.run(&self.launching(operation.id, block), views, reborrow(&mut target));
+                self.with_operands(operation, block, &around, targets, run).map_err(fault)?;
+                see(hook, operation.id, block.first, &mut target)
+            }
+            Sink::Written(index) => {
+                let around = scratch.all();
+                let Some(mut target) = targets.get_mut(index).and_then(Option::take) else { return Ok(()) };
+                let run =
+                    |views: &[View<'_>]| kernel.run(&self.launching(operation.id, block), views, reborrow(&mut target));
+                self.with_operands(operation, block, &around, targets, run).map_err(fault)?;
+                let seen = see(hook, operation.id, block.first, &mut target);
+                targets[index] = Some(target);
+                seen
+            }
+        }
+    }
+
+    fn launching<'l>(&'l self, id: ValueId, block: &'l Block<'_>) -> Launching<'l> {
+        Launching {
+            rows: self.rows,
+            first: block.first,
+            pools: match block.pools {
+                Pools::Read(pools) => pools,
+                Pools::Write(_) => &[],
+            },
+            slots: self.slots,
+            panels: self.params.panels(id),
+            number: self.params.number(id),
+            alone: block.alone,
+        }
+    }
+
+    fn store(&self, kernel: &Kernel, block: &Block<'_>, views: &[View<'_>]) -> Result<(), String> {
+        let (Kernel::Store(store), Pools::Write(pools)) = (kernel, block.pools) else {
+            return Err("an operation without a result".to_owned());
+        };
+        let slot = self.slots.get(store.kind).copied().flatten().ok_or("a store in a layer without cache")?;
+        let mut pools = pools.lock().unwrap_or_else(PoisonError::into_inner);
+        match pools.get_mut(store.kind) {
+            Some(pool) => store.run(self.rows, block.first..block.first + block.count, pool, slot, views),
+            None => return Err("a store without a pool".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Calls `run` with the operands' rows at hand.
+    fn with_operands(
+        &self,
+        operation: &Operation,
+        block: &Block<'_>,
+        scratch: &Around<'_>,
+        targets: &[Option<Target<'_>>],
+        run: impl FnOnce(&[View<'_>]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let packed = self.params.panels(operation.id).is_some();
+        let view = |i: usize| -> Result<View<'_>, String> {
+            Ok(match operation.from[i] {
+                // The weight of a packed product is read from its panels.
+                _ if packed && i == 1 => View::F32(&[]),
+                Source::Scratch(spot) => scratch.view(at_hand(spot, block.count)),
+                Source::Written(index) => {
+                    targets.get(index).and_then(Option::as_ref).map_or(View::F32(&[]), |target| target.view())
+                }
+                Source::Read { index, whole } => {
+                    let spot = self.segment.reads[index];
+                    match whole || spot.rows == RowsOf::Nothing {
+                        true => block.reads[index],
+                        false => block.reads[index].part(block.first * spot.row, block.count * spot.row),
+                    }
+                }
+                Source::Parameter(id) => match self.params.data(id) {
+                    Some(param) => param.view(),
+                    None => return Err(format!("operand `{}` is nowhere", self.graph.title(id))),
+                },
+            })
+        };
+        let count = operation.from.len();
+        if count <= FEW {
+            let mut views = [View::Bool(&[]); FEW];
+            for (i, slot) in views.iter_mut().enumerate().take(count) {
+                *slot = view(i)?;
+            }
+            return run(&views[..count]);
+        }
+        run(&(0..count).map(view).collect::<Result<Vec<_>, _>>()?)
+    }
+}
+
+/// A place of the scratch for the rows at hand.
+fn at_hand(spot: Spot, rows: usize) -> Slot {
+    Slot { offset: spot.offset * rows, dtype: spot.dtype, len: spot.row * rows }
+}
+
+/// The same place, lent for a while.
+fn reborrow<'t>(target: &'t mut Target<'_>) -> Target<'t> {
+    match target {
+        Target::F32(x) => Target::F32(x),
+        Target::Bf16(x) => Target::Bf16(x),
+        Target::I32(x) => Target::I32(x),
+        Target::Bool(x) => Target::Bool(x),
+    }
+}
+
+fn see(hook: &mut Option<&mut Hook<'_>>, id: ValueId, first: usize, target: &mut Target<'_>) -> Result<(), Stop> {
+    match hook {
+        Some(hook) => hook(id, first, target).map_err(Stop::Probe),
+        None => Ok(()),
+    }
+}
