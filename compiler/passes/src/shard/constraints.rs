@@ -122,20 +122,7 @@ impl Walk<'_, '_> {
                     self.through(*operand, id, &[axis]);
                 }
             }
-            Op::Store { kv: KvRef::Kind(kind) } => {
-                for operand in operands.iter().take(2) {
-                    for (axis, n) in self.fixed(*operand) {
-                        let cached = self.axes.variable(Key::Cached(kind.clone(), axis.clone()), n);
-                        if let Some(v) = self.var(*operand, &axis) {
-                            self.axes.join(v, cached);
-                        }
-                    }
-                }
-                // Heads come first; what a head consists of stays together.
-                for (axis, _) in self.fixed(first).into_iter().skip(1) {
-                    self.force(first, &axis);
-                }
-            }
+            Op::Store { kv: KvRef::Kind(kind) } => self.store(&operands, kind),
             Op::Attend { .. } => {
                 self.through(first, id, &[]);
                 for (axis, _) in self.fixed(first).into_iter().skip(1) {
@@ -143,6 +130,22 @@ impl Walk<'_, '_> {
                 }
             }
             _ => self.all_whole(id),
+        }
+    }
+
+    /// Keys and values lie where their cache does.
+    fn store(&mut self, operands: &[ValueId], kind: &str) {
+        for operand in operands.iter().take(2) {
+            for (place, (axis, n)) in self.fixed(*operand).into_iter().enumerate() {
+                let cached = self.axes.variable(Key::Cached(kind.to_owned(), axis.clone()), n);
+                if let Some(v) = self.var(*operand, &axis) {
+                    self.axes.join(v, cached);
+                }
+                // Heads come first; what a head consists of stays together.
+                if place > 0 {
+                    self.force(*operand, &axis);
+                }
+            }
         }
     }
 
