@@ -36,7 +36,13 @@ fn join(graph: &mut KernelGraph, programs: &mut [&mut Program], sizes: impl Iter
     for program in programs {
         program.launches.retain(|launch| matches!(launch, Launch::Move { .. }));
         let launched = graph.regions.iter().enumerate().filter(|(_, r)| r.kind != KernelKind::View);
-        let launches = launched.map(|(region, r)| Launch::Region { region, kernel: r.kind });
+        let launches = launched.map(|(region, r)| Launch::Region {
+            region,
+            kernel: r.kind,
+            variant: ir::Variant::Only,
+            reads: Vec::new(),
+            dependent: false,
+        });
         program.launches = launches.chain(program.launches.drain(..)).collect();
         for id in kernels.ids().filter(|id| inner[id.0 as usize]) {
             program.places[id.0 as usize] = Place::Elsewhere;
