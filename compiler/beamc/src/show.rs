@@ -11,7 +11,13 @@ use std::io::IsTerminal;
 pub fn stage_text(args: &SpecArgs, stage: &str, spans: bool, json: bool) -> Result<String, Failure> {
     let stage = match stage {
         "sharded" | "cuda" => return Err(Failure::not_in_this_build(&format!("the level `{stage}`"))),
-        other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e))?,
+        other => other.parse::<Stage>().map_err(|_| {
+            let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
+            Failure::input("C0004", format!("there is no level `{other}`")).help(match spec::nearest(other, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("levels are {}", names.join(", ")),
+            })
+        })?,
     };
     let (model, target, checked) = input::model_for(args, json)?;
     let stages = Stages::compile(model, &target).map_err(|e| input::pass_failure(&e, &checked))?;
@@ -37,8 +43,10 @@ pub fn import(args: &ImportArgs) -> Result<String, Failure> {
         let json = args.json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
         return Err(Failure { exit: INPUT, text, json });
     };
-    std::fs::write(&args.output, &imported.toml)
-        .map_err(|e| Failure::output("C0003", format!("`{}` cannot be written: {e}", args.output.display())))?;
+    std::fs::write(&args.output, &imported.toml).map_err(|e| {
+        Failure::output("C0003", format!("`{}` cannot be written: {e}", args.output.display()))
+            .help("name a file in a folder that exists and may be written to")
+    })?;
     if args.json {
         let json = serde_json::json!({ "ok": true, "spec": args.output.display().to_string(), "base": imported.base });
         return Ok(format!("{json:#}\n"));
