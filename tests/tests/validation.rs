@@ -110,7 +110,8 @@ const EQUIVALENT: &[(&str, &str)] = &[
 fn fates(target: &str) -> Vec<(Mutant, Fate)> {
     let target = Target::load(target).expect("a target");
     let model = small_model("beam.toml", &target).model;
-    let module = passes::refine(&passes::to_module(&model).expect("graphs"), &Compile::one_device(&target)).expect("graphs");
+    let module =
+        passes::refine(&passes::to_module(&model).expect("graphs"), &Compile::one_device(&target)).expect("graphs");
     let trials = Trial::all(&model, &module, 3).expect("trials");
     let truth: Vec<Record> = trials.iter().map(|t| t.record(Program::Module(&module)).expect("runs")).collect();
     let judge = |mutant: &Mutant| {
@@ -186,7 +187,8 @@ fn every_pass_keeps_random_programs() {
         let checked = spec::check_text("random.toml", &text, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);
         let model = checked.model.unwrap_or_else(|| panic!("seed {seed}\n{text}\n{shown}"));
-        let found = passes::validate(&model, &Compile::one_device(&target), 1).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        let found = passes::validate(&model, &Compile::one_device(&target), 1)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
         assert!(found.holds(), "seed {seed}: {found:#?}\n{text}");
         values += found.values;
         not_finite += found.not_finite;

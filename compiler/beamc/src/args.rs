@@ -213,8 +213,8 @@ pub struct ImportArgs {
 /// Arguments of `explain`.
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// Code, such as B0281.
-    pub code: String,
+    /// Code, such as B0281; without one, all of them are listed.
+    pub code: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

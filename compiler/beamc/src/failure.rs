@@ -1,7 +1,8 @@
 //! How a command ends badly: what is printed, and the exit code.
 
+use spec::{Diagnostic, Sources};
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// The input is at fault.
 pub const INPUT: u8 = 1;
@@ -34,8 +35,23 @@ impl Failure {
 
     /// A capability of the design that this build does not have.
     pub fn not_in_this_build(what: &str) -> Self {
-        let text = format!("error[C0001]: {what} is not in this build; README.md has the table of what is\n");
-        Failure { exit: NOT_IN_THIS_BUILD, text, json: None }
+        let text = format!("error[C0001]: {what} is not in this build\n");
+        Failure { exit: NOT_IN_THIS_BUILD, text, json: None }.help("README.md has the table of what is")
+    }
+
+    /// Adds the next step.
+    pub fn help(mut self, step: impl Display) -> Self {
+        self.text += &format!("help: {step}\n");
+        self
+    }
+
+    /// One finding outside a spec's text, in the form of all others.
+    pub fn finding(finding: Diagnostic, sources: &Sources, json: bool) -> Self {
+        let list = [finding];
+        let text = spec::render(&list, sources, std::io::stderr().is_terminal());
+        let listed = spec::render_json(&list, sources);
+        let json = json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
+        Failure { exit: INPUT, text: format!("{}\n", text.trim_end()), json }
     }
 
     /// Writes the failure where its readers look: words to the error stream and, with `--json`, an object to the output.
@@ -44,8 +60,9 @@ impl Failure {
         if json {
             let object = self.json.clone().unwrap_or_else(|| {
                 let head = self.text.strip_prefix("error[").and_then(|t| t.split_once("]: "));
-                let (code, message) = head.map_or((None, self.text.as_str()), |(code, rest)| (Some(code), rest));
-                serde_json::json!({ "ok": false, "error": { "code": code, "message": message.trim_end() } })
+                let (code, rest) = head.map_or((None, self.text.as_str()), |(code, rest)| (Some(code), rest));
+                let (message, help) = rest.split_once("help: ").map_or((rest, None), |(m, h)| (m, Some(h.trim_end())));
+                serde_json::json!({ "ok": false, "error": { "code": code, "message": message.trim_end(), "help": help } })
             });
             let _ = writeln!(std::io::stdout(), "{object:#}");
         }

@@ -4,7 +4,7 @@ use crate::args::SpecArgs;
 use crate::failure::{Failure, INPUT};
 use ir::{Mesh, Model};
 use passes::Compile;
-use spec::{Checked, Choices, Library};
+use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
 use std::io::IsTerminal;
 use std::path::Path;
 use targets::Target;
@@ -32,7 +32,7 @@ impl Job {
 
 /// Loads a target by name or path.
 pub fn target(name: &str) -> Result<Target, Failure> {
-    Target::load(name).map_err(|e| Failure { exit: INPUT, text: format!("error{}\n", bracketed(&e)), json: None })
+    Target::load(name).map_err(|e| Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(e.help))
 }
 
 /// Errors of the libraries begin with their code; `error[CODE]: text` is the form of all of them.
@@ -66,8 +66,10 @@ pub fn model(path: &Path, choices: &Choices, json: bool) -> Result<(Model, Check
         }
         _ => {
             let listed = spec::render_json(&checked.diagnostics, &checked.sources);
-            let json = json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
-            Err(Failure { exit: INPUT, text: rendered, json })
+            let hidden = checked.hidden;
+            let json = json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed, "hidden": hidden }));
+            let more = if hidden > 0 { format!("{hidden} more findings are not shown\n") } else { String::new() };
+            Err(Failure { exit: INPUT, text: format!("{}\n{more}", rendered.trim_end()), json })
         }
     }
 }
@@ -77,7 +79,7 @@ pub fn job(args: &SpecArgs, exact: bool, json: bool) -> Result<Job, Failure> {
     let mut target = target(&args.target)?;
     for name in &args.relax {
         let refused =
-            |e: targets::TargetError| Failure { exit: INPUT, text: format!("error{}\n", bracketed(&e)), json: None };
+            |e: targets::TargetError| Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(e.help);
         target.allow(name).map_err(refused)?;
     }
     let mesh = match &args.mesh {
@@ -143,12 +145,17 @@ fn offered(model: &Model, options: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Renders an error of a pass, at its place in the spec if it has one.
+/// An error of a pass, at its place in the spec if it has one.
 pub fn pass_failure(error: &passes::PassError, checked: &Checked) -> Failure {
-    let place = error.span.map(|span| {
-        let (line, column) = checked.sources.line_column(span);
-        format!("  --> {}:{line}:{column}\n", checked.sources.name(span.file))
-    });
-    let text = format!("error[{}]: {}\n{}help: {}\n", error.code, error.message, place.unwrap_or_default(), error.help);
-    Failure { exit: INPUT, text, json: None }
+    let primary = error.span.map(|span| Label { span, text: "this is meant".to_owned() });
+    let finding = Diagnostic {
+        severity: Severity::Error,
+        code: error.code,
+        message: error.message.clone(),
+        primary,
+        notes: Vec::new(),
+        help: Some(error.help.clone()),
+        fix: None,
+    };
+    Failure::finding(finding, &checked.sources, true)
 }

@@ -11,7 +11,13 @@ use std::io::IsTerminal;
 pub fn stage(word: &str) -> Result<Stage, Failure> {
     match word {
         "cuda" => Err(Failure::not_in_this_build("the level `cuda`")),
-        other => other.parse::<Stage>().map_err(|e| Failure::input("C0004", e)),
+        other => other.parse::<Stage>().map_err(|_| {
+            let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
+            Failure::input("C0004", format!("there is no level `{other}`")).help(match spec::nearest(other, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("levels are {}", names.join(", ")),
+            })
+        }),
     }
 }
 
@@ -38,8 +44,10 @@ pub fn import(args: &ImportArgs) -> Result<String, Failure> {
         let json = args.json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
         return Err(Failure { exit: INPUT, text, json });
     };
-    std::fs::write(&args.output, &imported.toml)
-        .map_err(|e| Failure::output("C0003", format!("`{}` cannot be written: {e}", args.output.display())))?;
+    std::fs::write(&args.output, &imported.toml).map_err(|e| {
+        Failure::output("C0003", format!("`{}` cannot be written: {e}", args.output.display()))
+            .help("name a file in a folder that exists and may be written to")
+    })?;
     if args.json {
         let json = serde_json::json!({ "ok": true, "spec": args.output.display().to_string(), "base": imported.base });
         return Ok(format!("{json:#}\n"));

@@ -10,6 +10,8 @@ mod consts;
 mod cores;
 mod expr;
 mod function;
+mod index;
+mod loops;
 mod recover;
 mod select;
 mod stmt;

@@ -196,7 +196,9 @@ impl Linear {
                 *out = match self.order {
                     Order::Fold => numerics::fold_by(k, |i| x[i] * w[i]),
                     // `new` refuses a split.
-                    Order::Any | Order::Serial | Order::Split { .. } => x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w),
+                    Order::Any | Order::Serial | Order::Split { .. } => {
+                        x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w)
+                    }
                 };
             }
         });

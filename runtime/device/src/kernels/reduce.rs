@@ -22,7 +22,9 @@ impl Total {
             Order::Any => Total::Exact,
             Order::Fold => Total::Fold,
             Order::Serial => Total::Serial,
-            Order::Split { .. } => return Err(format!("a sum in the order `{order}`, which this executor does not have")),
+            Order::Split { .. } => {
+                return Err(format!("a sum in the order `{order}`, which this executor does not have"));
+            }
         })
     }
 

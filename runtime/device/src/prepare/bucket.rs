@@ -224,10 +224,9 @@ impl Check<'_> {
                 None => Err(mismatch(format!("has no place for input `{title}`"), "read it")),
             },
             (Place::Inside | Place::Elsewhere, _) if prepared.inner[id.0 as usize] => Ok(None),
-            (Place::Inside, _) if value.kernel.is_some() => Err(mismatch(
-                format!("keeps `{title}` inside its kernel"),
-                "have readers of it outside".to_owned(),
-            )),
+            (Place::Inside, _) if value.kernel.is_some() => {
+                Err(mismatch(format!("keeps `{title}` inside its kernel"), "have readers of it outside".to_owned()))
+            }
             (Place::Inside, _) => Ok(None),
             (Place::Elsewhere, op) if value.kernel.is_some() => {
                 Err(mismatch(format!("has no place for `{title}`"), format!("compute it ({})", op_word(op))))
