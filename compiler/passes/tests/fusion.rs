@@ -43,9 +43,18 @@ fn model(target: &Target, mesh: &Mesh) -> ir::Model {
 }
 
 fn holds_on(mesh: &str, limit: u64) {
+    holds(mesh, limit, &[]);
+}
+
+/// `shard`: placements beside the spec's.
+fn holds(mesh: &str, limit: u64, shard: &[(&str, &[&str])]) {
     let (target, mesh) = (device(limit), Mesh::parse(mesh).expect("a mesh"));
     let compile = Compile { target: &target, mesh: &mesh, exact: true };
-    let found = validate(&model(&target, &mesh), &compile, 1).expect("passes run");
+    let mut model = model(&target, &mesh);
+    for (axis, over) in shard {
+        model.facts.shard.insert((*axis).to_owned(), over.iter().map(|a| (*a).to_owned()).collect());
+    }
+    let found = validate(&model, &compile, 1).expect("passes run");
     for pass in &found.passes {
         let moved = matches!(pass.verdict, Verdict::Measured { moved, .. } if moved > 0);
         assert!(pass.verdict.holds() && !moved, "{}: {:?}", pass.pass.name, pass.verdict);
@@ -66,6 +75,11 @@ fn one_device_keeps_every_bit_to_the_plan() {
 fn ranks_keep_every_bit_to_the_plan() {
     holds_on("tp=2", 8);
     holds_on("ep=2", 8);
+}
+
+#[test]
+fn rows_that_ranks_join_have_places_for_all() {
+    holds("dp=2", 8, &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("experts", &["dp", "ep"])]);
 }
 
 fn compiled(mesh: &str) -> (Stages, Vec<Trial>) {
