@@ -20,7 +20,9 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 pub enum What {
     /// Speed of one sequence: reading a prompt, then one token after the other.
-    #[command(after_help = "Example:\n  beam-run bench model artifact --model examples/beam-nano --prefill 512 --context 64 --decode 64 --threads 2")]
+    #[command(
+        after_help = "Example:\n  beam-run bench model artifact --model examples/beam-nano --prefill 512 --context 64 --decode 64 --threads 2"
+    )]
     Model(BenchModelArgs),
     /// Long conversations with tools (not in this build).
     #[command(after_help = "Example:\n  beam-run bench agentic artifact --model DIR")]
