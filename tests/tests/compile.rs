@@ -74,16 +74,9 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
     let floor = json["entries"][0]["buckets"][0]["step"]["floor_us"].as_f64();
     assert!(floor.is_some_and(|us| us > 2400.0 && us < 2500.0), "{floor:?}");
 
-    let refused = programs.beam_run(&[
-        "generate",
-        one.to_str().expect("path"),
-        "--synthetic",
-        "1",
-        "--prompt",
-        "x",
-        "--max-tokens",
-        "1",
-    ]);
+    let (dir, model) = (one.to_str().expect("path"), nano());
+    let model = model.to_str().expect("path");
+    let refused = programs.beam_run(&["generate", dir, "--model", model, "--prompt", "x", "--max-tokens", "1"]);
     assert_eq!(refused.code, 1, "{}", refused.out);
     assert!(refused.err.contains("A0111") && refused.err.contains("(matmul, sm_90a)"), "{}", refused.err);
 }

@@ -166,10 +166,12 @@ impl Anatomy {
 impl Anatomy {
     /// Whether a value that the region makes may take the place of one that it reads, if each row is read whole before it
     /// is written: the new value is computed from the old one and has its axes and width, their outermost axis counts rows, and
-    /// what reads the old value does so in the strand that makes the new one, each row the old value's own.
+    /// what reads the old value does so in the strand that makes the new one, each row the old value's own, and stands before
+    /// the new one (or makes it element by element), so that a kernel may also go operation by operation.
     pub fn overwrites(&self, graph: &Graph, old: ValueId, new: ValueId) -> bool {
         let Some(strand) = self.strands.iter().find(|s| s.values.contains(&new)) else { return false };
         let (Some(a), Some(b)) = (graph.tensor(old), graph.tensor(new)) else { return false };
+        let before = |id: ValueId| id < new || (id == new && is_element_wise(&graph.node(id).op));
         let own_row = |id: ValueId| {
             let slots = graph.operands(id).into_iter().enumerate().filter(|(_, v)| *v == old);
             slots.map(|(slot, _)| mixed_axes(graph, id, slot)).all(|m| m.iter().all(|axis| !strand.rows.contains(axis)))
@@ -188,7 +190,7 @@ impl Anatomy {
             && computed.contains(&new)
             && a.axes.first().is_none_or(|axis| strand.rows.contains(&axis.name))
             && strand.rows.iter().all(|row| a.axis(row).is_some())
-            && readers.all(|v| strand.values.contains(v) && !graph.node(*v).op.is_view() && own_row(*v))
+            && readers.all(|v| before(*v) && strand.values.contains(v) && !graph.node(*v).op.is_view() && own_row(*v))
     }
 }
 
@@ -353,6 +355,10 @@ fn side_by_side(graph: &Graph, reads: &[ValueId]) -> Result<(), String> {
     }
 }
 
+fn is_element_wise(op: &Op) -> bool {
+    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_))
+}
+
 /// What stands before a core: element by element, or rows of a table, and only on the way to its first operand.
 fn prologue(graph: &Graph, core: ValueId, before: &[ValueId], inside: &HashSet<ValueId>) -> Result<(), String> {
     if core_kind(graph, core) == Some(KernelKind::Collective) {
@@ -366,7 +372,7 @@ fn prologue(graph: &Graph, core: ValueId, before: &[ValueId], inside: &HashSet<V
             matches!(op, Op::Gather { .. }) && graph.operands(*id).first().is_some_and(|x| !inside.contains(x))
         };
         match &graph.node(*id).op {
-            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) | Op::Own { .. } => {}
+            op if is_element_wise(op) || matches!(op, Op::Own { .. }) => {}
             op if op.is_view() || picks(op) => {}
             _ => return Err(format!("{id} stands before {core} and mixes elements")),
         }

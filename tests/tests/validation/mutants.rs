@@ -1,5 +1,5 @@
 //! Mechanical changes of a module, one at a time: a rounding dropped, an order swapped, a constant moved, operands
-//! turned, a weight renamed, a window shifted.
+//! turned, a weight renamed, a window or the index of a layer shifted, an exchange between ranks left out.
 
 use ir::{
     Binary, Class, ConstBinary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, Module, Node, Op, Order, ReduceOp,
@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 /// A module with one change.
 pub struct Mutant {
-    /// What was changed: `round`, `order`, `constant`, `operands`, `weight` or `window`.
+    /// What was changed: `round`, `order`, `constant`, `index`, `operands`, `weight`, `window` or `exchange`.
     pub kind: &'static str,
     /// Graph, value and change.
     pub name: String,
@@ -34,6 +34,8 @@ struct Change {
     what: String,
     op: Op,
     turned: bool,
+    /// How often the operands are written.
+    times: usize,
 }
 
 /// Every mutant.
@@ -65,6 +67,21 @@ pub fn all(module: &Module) -> Vec<Mutant> {
     mutants
 }
 
+/// The module with every operation of some kind made another of the same types.
+pub fn replaced(module: &Module, which: &dyn Fn(&Op) -> bool, by: &Op) -> Module {
+    let mut entries = module.entries.clone();
+    for entry in &mut entries {
+        for index in 0..entry.classes.len() + 2 {
+            let graph = entry.graphs().nth(index).map(|(_, g)| g.clone()).expect("a graph of the entry");
+            for id in graph.ids().filter(|v| which(&graph.node(*v).op)) {
+                let change = Change { kind: "operation", what: String::new(), op: by.clone(), turned: false, times: 1 };
+                *entry = changed(entry, index, id, &change);
+            }
+        }
+    }
+    module.with_entries(entries)
+}
+
 /// The value's name; of a nameless one, the first named value that it leads to.
 fn described(graph: &Graph, id: ValueId) -> String {
     if let Some(name) = &graph.node(id).name {
@@ -82,18 +99,18 @@ fn described(graph: &Graph, id: ValueId) -> String {
 
 fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
     let node = graph.node(id);
-    let change = |kind, what: String, op| Change { kind, what, op, turned: false };
+    let change = |kind, what: String, op| Change { kind, what, op, turned: false, times: 1 };
     let one = |kind, what: String, op| vec![change(kind, what, op)];
     match &node.op {
         Op::Round(DType::Bf16) => one("round", "dropped".to_owned(), Op::Round(DType::F32)),
         Op::Reduce { op: ReduceOp::Sum, axis, order } => {
             let to = other(order);
-            let what = format!("sum over {axis}, {} to {}", order.word(), to.word());
+            let what = format!("sum over {axis}, {order:?} to {to:?}");
             one("order", what, Op::Reduce { op: ReduceOp::Sum, axis: axis.clone(), order: to })
         }
         Op::Linear { contract, order } => {
             let to = other(order);
-            let what = format!("product over {contract:?}, {} to {}", order.word(), to.word());
+            let what = format!("product over {contract:?}, {order:?} to {to:?}");
             one("order", what, Op::Linear { contract: contract.clone(), order: to })
         }
         Op::Literal(numbers) => {
@@ -104,7 +121,16 @@ fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
             };
             (0..numbers.len()).map(one_moved).collect()
         }
-        Op::Scalar(expr) => one("constant", format!("{expr} times 1.125"), Op::Scalar(scaled(expr))),
+        Op::Scalar(expr) => {
+            let mut all = one("constant", format!("{expr} times 1.125"), Op::Scalar(scaled(expr)));
+            for by in [1.0, -1.0] {
+                let shifted = of_layer(expr, by);
+                if shifted != *expr {
+                    all.push(change("index", format!("{expr} of the layer {by:+} away"), Op::Scalar(shifted)));
+                }
+            }
+            all
+        }
         Op::Attend { kv, mask, scale, order } => one(
             "constant",
             format!("scale {scale} times 1.125"),
@@ -122,6 +148,45 @@ fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
             .collect(),
         _ => Vec::new(),
     }
+}
+
+/// A constant of the layer so many further on.
+fn of_layer(expr: &ConstExpr, by: f64) -> ConstExpr {
+    match expr {
+        ConstExpr::Num(x) => ConstExpr::Num(*x),
+        ConstExpr::Layer => {
+            ConstExpr::Binary(ConstBinary::Add, Box::new(ConstExpr::Layer), Box::new(ConstExpr::Num(by)))
+        }
+        ConstExpr::Unary(f, a) => ConstExpr::Unary(*f, Box::new(of_layer(a, by))),
+        ConstExpr::Binary(f, a, b) => ConstExpr::Binary(*f, Box::new(of_layer(a, by)), Box::new(of_layer(b, by))),
+    }
+}
+
+/// Every exchange between ranks left out: a sum over ranks is the rank's own part, joined parts are its own part again and
+/// again.
+pub fn skipped_exchanges(module: &Module) -> Vec<Mutant> {
+    let Some(sharding) = &module.sharding else { return Vec::new() };
+    let mut mutants = Vec::new();
+    for (at, entry) in module.entries.iter().enumerate() {
+        for (index, (graph_name, graph)) in entry.graphs().enumerate() {
+            for id in graph.ids() {
+                let (word, op, times) = match &graph.node(id).op {
+                    Op::AllReduce { .. } => ("sum over ranks", Op::Round(DType::F32), 1),
+                    Op::AllGather { over, into, .. } => {
+                        ("parts of ranks", Op::Concat { into: into.clone() }, sharding.mesh.parts(over) as usize)
+                    }
+                    _ => continue,
+                };
+                let what = format!("{word} left out");
+                let name = format!("{graph_name} {}: {what}", described(graph, id));
+                let change = Change { kind: "exchange", what, op, turned: false, times };
+                let mut entries = module.entries.clone();
+                entries[at] = changed(entry, index, id, &change);
+                mutants.push(Mutant { kind: "exchange", name, module: module.with_entries(entries) });
+            }
+        }
+    }
+    mutants
 }
 
 fn other(order: &Order) -> Order {
@@ -223,6 +288,7 @@ fn rebuilt(graph: &Graph, change: Option<(ValueId, &Change)>, wide: &HashSet<&st
             if change.turned {
                 operands.reverse();
             }
+            operands = operands.repeat(change.times);
         }
         let ty = retyped(&builder, node, &op, &operands, wide);
         let new = match &op {

@@ -1,7 +1,7 @@
 //! `docs/variants.md` against the files: the text of each edit, its size, and what it makes of the full model.
 
 use super::{edit, file};
-use passes::Stages;
+use passes::{Compile, Stages};
 use spec::{Choices, Library, check_path};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,9 @@ use targets::Target;
 /// Parameters and layer classes of a spec at full size; it compiles to a plan without a word of complaint.
 fn full_size(spec: &Path) -> (u64, String) {
     let target = Target::load("cpu").expect("target");
-    let choices =
-        Choices { act: target.act, options: target.options.clone().into_iter().collect(), ..Choices::default() };
+    let compile = Compile::one_device(&target);
+    let options = target.options_on(compile.mesh).into_iter().collect();
+    let choices = Choices { act: target.act, options, ..Choices::default() };
     let checked = check_path(spec, &Library::embedded(), &choices);
     let said = spec::render(&checked.diagnostics, &checked.sources, false);
     assert!(checked.diagnostics.is_empty(), "{}: {said}", spec.display());
@@ -26,7 +27,7 @@ fn full_size(spec: &Path) -> (u64, String) {
         }
     }
     let classes: Vec<String> = classes.values().map(|(name, n)| format!("{name} × {n}")).collect();
-    Stages::compile(model, &target).unwrap_or_else(|e| panic!("{}: {e}", spec.display()));
+    Stages::compile(model, &compile).unwrap_or_else(|e| panic!("{}: {e}", spec.display()));
     (parameters, classes.join(", "))
 }
 

@@ -232,7 +232,7 @@ struct Seen {
     step: usize,
     place: Place,
     name: String,
-    /// Axes, lengths and format.
+    /// Axes and lengths; the format may change, and is seen in the elements.
     shape: u64,
     /// These and the elements.
     bits: u64,
@@ -262,7 +262,6 @@ impl Hooks for Tap<'_> {
         self.previous = Some(place);
         let mut hasher = DefaultHasher::new();
         value.axes().hash(&mut hasher);
-        value.dtype().hash(&mut hasher);
         let shape = hasher.finish();
         for x in numbers(value) {
             let x = if x.is_nan() { f32::NAN } else { x };
