@@ -1,7 +1,8 @@
-//! `beam-run parse` on recorded outputs: the recorded message, and no text later than recorded.
+//! `beam-run parse` on recorded outputs: the recorded message, and no text later than recorded. `beam-run grammar` on
+//! recorded turns: admitted or refused as recorded.
 
 use serde_json::Value;
-use suites::{Programs, fixture};
+use suites::{Programs, fixture, nano};
 
 fn parsed(template: &str, cases: &str) -> usize {
     let folder = fixture("response-parse");
@@ -27,6 +28,24 @@ fn parsed(template: &str, cases: &str) -> usize {
 fn recorded_outputs_are_parsed_as_recorded() {
     assert_eq!(parsed("beam-template.json", "cases.jsonl"), 55);
     assert_eq!(parsed("variant-template.json", "variant-cases.jsonl"), 7);
+}
+
+#[test]
+fn turns_are_admitted_or_refused_as_recorded() {
+    let folder = fixture("response-parse");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let model = nano().display().to_string();
+    let of =
+        ["grammar", "--template", &path("beam-template.json"), "--model", &model, "--cases", &path("grammar.jsonl")];
+    let done = Programs::built().beam_run(&of);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let recorded = std::fs::read_to_string(path("grammar.jsonl")).expect("cases");
+    assert_eq!((recorded.lines().count(), done.out.lines().count()), (50, 50));
+    for (line, case) in done.out.lines().zip(recorded.lines()) {
+        let case: Value = serde_json::from_str(case).expect("JSON");
+        let expected = serde_json::json!({"id": case["id"], "accept": case["accept"]});
+        assert_eq!(serde_json::from_str::<Value>(line).expect("JSON"), expected, "{}", case["text"]);
+    }
 }
 
 #[test]

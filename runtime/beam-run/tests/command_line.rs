@@ -34,7 +34,7 @@ fn what_is_not_built_says_so() {
         assert_eq!(code, 3, "{error}");
         assert!(error.starts_with("error[R0001]") && error.contains("bench"), "{error}");
     }
-    for command in ["selftest", "tune", "quantise", "grammar"] {
+    for command in ["selftest", "tune", "quantise"] {
         for args in [&[command][..], &[command, "model", "--out", "x"], &[command, "--json"]] {
             let (code, _, error) = told(args);
             assert_eq!(code, 3, "{error}");

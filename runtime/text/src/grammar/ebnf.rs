@@ -4,8 +4,8 @@
 //! every character becomes a terminal of its own, because a lexer would take the longest word where the grammar means a
 //! shorter one.
 
-use super::GrammarError;
 use super::writer::{Writer, quoted, slashed};
+use super::{GrammarError, guard};
 use std::collections::{HashMap, HashSet};
 
 /// Longest grammar that is read, in bytes.
@@ -35,6 +35,7 @@ pub(crate) fn lowered(writer: &mut Writer, text: &str) -> Result<String, Grammar
     let mut stack = Vec::new();
     let mut size = 0;
     if let Some(regex) = expression("root", &rules, &mut stack, &mut size) {
+        guard::expression("ebnf", &regex)?;
         return Ok(terminal_or_nothing(writer, &regex));
     }
     let mut names = HashMap::new();

@@ -6,7 +6,7 @@ use super::tokens::Vocabulary;
 use super::turn::{TurnProblem, turn};
 use super::writer::{Writer, quoted, slashed};
 use super::{Choice, GrammarError, GrammarSpec, TurnPlace, TurnSpec};
-use super::{ebnf, structural};
+use super::{ebnf, guard, structural};
 use crate::response::ResponseTemplate;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -57,19 +57,15 @@ pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
 /// Content of a rule.
 pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
-        GrammarSpec::JsonSchema { schema, strict } => writer.json(schema, *strict),
+        GrammarSpec::JsonSchema { schema, strict } => {
+            guard::schema("schema", schema)?;
+            writer.json(schema, *strict)
+        }
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
-        GrammarSpec::Regex(regex) => match regex_syntax::parse(regex) {
-            Ok(_) => writer.terminal(&slashed(regex)),
-            Err(error) => {
-                let problem = error.to_string().lines().last().unwrap_or("does not parse").to_owned();
-                return Err(GrammarError::bad(
-                    "regex",
-                    problem,
-                    "use the syntax without look-around and references back",
-                ));
-            }
-        },
+        GrammarSpec::Regex(regex) => {
+            guard::expression("regex", regex)?;
+            writer.terminal(&slashed(regex))
+        }
         GrammarSpec::Lark(text) => writer.rule(&format!("%lark {{\n{text}\n}}")),
         GrammarSpec::Choice(texts) if texts.is_empty() => {
             return Err(GrammarError::bad("choice", "is empty", "give at least one text"));
@@ -110,6 +106,12 @@ fn compiled_turn(
     limit_bytes: usize,
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
+    for (i, tool) in spec.tools.iter().enumerate() {
+        guard::schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
+    }
+    if let Some(GrammarSpec::Regex(regex)) = &spec.answer {
+        guard::expression("regex", regex)?;
+    }
     let mut free = BTreeSet::new();
     let text = held(vocabulary, spec, limit_bytes, &mut free)?;
     let mut outcome = compile(text);

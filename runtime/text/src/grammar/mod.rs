@@ -14,6 +14,7 @@ mod compiler;
 mod ebnf;
 mod error;
 mod formats;
+mod guard;
 mod lower;
 mod masks;
 mod matcher;

@@ -4,7 +4,7 @@
 use super::pieces::{Part, Parts, first_control, plain, written};
 use super::region::{Text, either, ended_text, open_text};
 use super::writer::{Writer, slashed};
-use super::{GrammarError, ebnf};
+use super::{GrammarError, ebnf, guard};
 use serde_json::{Value, json};
 
 /// Deepest nesting of formats.
@@ -83,8 +83,16 @@ impl<'a> Format<'a> {
                 let pieces = writer.pieces(self.text("value")?);
                 writer.sequence(&pieces)
             }
-            "json_schema" => writer.json(self.value.get("json_schema").unwrap_or(&Value::Null), false),
-            "regex" => writer.terminal(&slashed(self.text("pattern")?)),
+            "json_schema" => {
+                let schema = self.value.get("json_schema").unwrap_or(&Value::Null);
+                guard::schema(&self.place, schema)?;
+                writer.json(schema, false)
+            }
+            "regex" => {
+                let regex = self.text("pattern")?;
+                guard::expression(&self.place, regex)?;
+                writer.terminal(&slashed(regex))
+            }
             "grammar" => ebnf::lowered(writer, self.text("grammar")?)?,
             "any_text" => open_text(writer, &Text::any(), &self.excluded()),
             "sequence" => self.sequence(writer)?,

@@ -130,7 +130,12 @@ impl Writer {
     pub fn json(&mut self, schema: &Value, strict: bool) -> String {
         let mut schema = match schema {
             Value::Object(map) => map.clone(),
-            Value::Bool(false) => serde_json::Map::from_iter([("not".to_owned(), json!({}))]),
+            // Nothing satisfies it.
+            Value::Bool(false) => serde_json::Map::from_iter([
+                ("type".to_owned(), json!("integer")),
+                ("minimum".to_owned(), json!(1)),
+                ("maximum".to_owned(), json!(0)),
+            ]),
             _ => serde_json::Map::new(),
         };
         let options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});

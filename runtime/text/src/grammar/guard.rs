@@ -1,0 +1,72 @@
+//! What is refused before it is compiled: expressions and schemas whose compiling would cost far more than their length says.
+
+use super::GrammarError;
+use regex_automata::nfa::thompson::{Config, NFA};
+use serde_json::Value;
+
+/// Most bytes that an expression's automaton may take.
+const AUTOMATON_BYTES: usize = 4 << 20;
+/// Longest expression.
+const EXPRESSION_BYTES: usize = 1 << 16;
+/// Most values in a schema.
+const SCHEMA_VALUES: usize = 50_000;
+/// Deepest nesting of a schema.
+const SCHEMA_DEPTH: usize = 100;
+
+/// Whether the expression can be compiled at a reasonable cost.
+pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
+    let too_large = |what: &str, found: String, limit: usize| {
+        let (what, limit) = (what.to_owned(), limit.to_string());
+        Err(GrammarError::TooLarge { place: place.to_owned(), what, found, limit })
+    };
+    if regex.len() > EXPRESSION_BYTES {
+        return too_large("the expression has bytes:", regex.len().to_string(), EXPRESSION_BYTES);
+    }
+    let hir = regex_syntax::parse(regex).map_err(|error| {
+        let problem =
+            error.to_string().lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned();
+        GrammarError::bad(place, problem, "use the syntax without look-around and references back")
+    })?;
+    let config = Config::new().nfa_size_limit(Some(AUTOMATON_BYTES));
+    match NFA::compiler().configure(config).build_from_hir(&hir) {
+        Ok(_) => Ok(()),
+        Err(_) => too_large("the automaton needs bytes:", format!("more than {AUTOMATON_BYTES}"), AUTOMATON_BYTES),
+    }
+}
+
+/// Whether a schema is of a reasonable size, with all its patterns.
+pub(crate) fn schema(place: &str, schema: &Value) -> Result<(), GrammarError> {
+    let mut left = SCHEMA_VALUES;
+    walk(place, schema, SCHEMA_DEPTH, &mut left)
+}
+
+fn walk(place: &str, value: &Value, depth: usize, left: &mut usize) -> Result<(), GrammarError> {
+    let limit = |what: &str, limit: usize| GrammarError::TooLarge {
+        place: place.to_owned(),
+        what: what.to_owned(),
+        found: format!("more than {limit}"),
+        limit: limit.to_string(),
+    };
+    *left = left.checked_sub(1).ok_or_else(|| limit("the schema's values are", SCHEMA_VALUES))?;
+    let depth = depth.checked_sub(1).ok_or_else(|| limit("the schema nests", SCHEMA_DEPTH))?;
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| walk(place, item, depth, left)),
+        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+            match (key.as_str(), value) {
+                // An expression that does not parse is ignored or refused where it is used.
+                ("pattern", Value::String(regex)) => heavy(place, regex)?,
+                ("patternProperties", Value::Object(of)) => of.keys().try_for_each(|regex| heavy(place, regex))?,
+                _ => {}
+            }
+            walk(place, value, depth, left)
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn heavy(place: &str, regex: &str) -> Result<(), GrammarError> {
+    match expression(place, regex) {
+        Err(error @ GrammarError::TooLarge { .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
