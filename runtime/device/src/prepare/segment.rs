@@ -99,7 +99,8 @@ fn draft(graph: &Prepared, ids: &[ValueId], cut: &[ValueId]) -> Vec<Draft> {
         let joins = drafts.last().is_some_and(|draft| {
             let meets =
                 (0..value.operands.len()).any(|i| draft.ids.contains(&value.operands[i]) && whole(graph, *id, i));
-            draft.rows == rows && !(is_store && attends) && !(is_attend && stores) && !meets && !cut.contains(id)
+            let mixed = is_store && attends || is_attend && stores;
+            draft.rows == rows && !mixed && !meets && !cut.contains(id)
         });
         match drafts.last_mut() {
             Some(draft) if joins => draft.ids.push(*id),
