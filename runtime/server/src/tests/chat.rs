@@ -14,7 +14,7 @@ async fn an_answer_is_told_in_its_fields_whole_and_streamed() {
         matched: json!(RETURN),
         ..Choice::default()
     };
-    assert_eq!(choices, [expected.clone()]);
+    assert_eq!(choices, std::slice::from_ref(&expected));
     assert_eq!(streamed(&app, body).await, (vec![expected], usage.clone()));
     let tokens = |text: &str| TEXT.tokenizer.encode(text, false).unwrap().len();
     assert_eq!(usage["completion_tokens"], tokens(ANSWER) + 1);

@@ -71,7 +71,8 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
         return Ok(answer.map(|spec| (spec, Held::Free)));
     };
     let begins = request.add_generation_prompt || request.continues || request.input_ids.is_some();
-    if !is_needed && !(app.options.turn_grammar && app.grammars.is_ok() && begins) {
+    let is_usual = app.options.turn_grammar && app.grammars.is_ok() && begins;
+    if !(is_needed || is_usual) {
         return Ok(None);
     }
     let (place, begun) = TurnPlace::of(template, &prompt.text);
