@@ -78,7 +78,6 @@ impl EndpointArgs {
             } else {
                 usual.metrics_prefix.clone()
             },
-            ..usual
         })
     }
 
