@@ -129,3 +129,37 @@ proptest! {
         prop_assert!(scheduler.pool().translation().iter().flat_map(|table| table.iter()).all(|page| *page == -1));
     }
 }
+
+/// Admits one token only, and breaks after so many.
+#[derive(Debug)]
+struct Only(u32, usize);
+
+impl crate::Constraint for Only {
+    fn mask(&mut self) -> Result<Option<Vec<u32>>, String> {
+        if self.1 == 0 { Err("the grammar broke".into()) } else { Ok(Some(vec![1 << self.0])) }
+    }
+
+    fn advance(&mut self, _: u32) -> Result<crate::Verdict, String> {
+        self.1 -= 1;
+        Ok(crate::Verdict::Open)
+    }
+}
+
+#[test]
+fn a_row_without_a_choice_and_a_broken_constraint_end_their_requests_alone() {
+    let model: toy::Model = Box::new(|history| match history {
+        [5, .., 3] => Ok(vec![f32::NAN; 10]),
+        history => Ok(hashed(10, history)),
+    });
+    let limits = Limits { running: 4, ..Limits::default() };
+    let mut engine = Engine::new(Toy::new(facts(10, 4, 30, 8), model), limits).unwrap();
+    engine.submit(request(&[1, 2], 6)).unwrap();
+    engine.submit(request(&[5, 3], 6)).unwrap();
+    engine.submit(Request { constraint: Some(Box::new(Only(4, 2))), ..request(&[1, 2], 6) }).unwrap();
+    let answers = answers(&mut engine);
+    assert_eq!(answers[0], (expected(10, &[1, 2], 6), Some(FinishReason::Length)));
+    assert!(matches!(&answers[1], (tokens, Some(FinishReason::Error(e))) if tokens.is_empty() && e.contains("E0202")));
+    let broke = FinishReason::Error("the grammar broke".into());
+    assert_eq!(answers[2], (vec![4, 4], Some(broke)));
+    assert_eq!(engine.scheduler().pool().free_pages(), engine.scheduler().pool().total_pages());
+}
