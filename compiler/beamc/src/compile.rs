@@ -69,7 +69,7 @@ fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, Stri
     let recipes = artifact::recipes(&stages.kernels.facts);
     let placed = artifact::weight_memory(&stages.kernels, &recipes);
     let memory = placed.and_then(|memory| memory.check(&recipes).map(|()| memory)).map_err(|fact| {
-        Failure::input("C0008", format!("{fact}; this is a defect of the compiler, report it together with the spec"))
+        Failure::input("C0008", fact).help("this is a defect of the compiler: report it together with the spec")
     })?;
     let mut texts = vec![
         (artifact::IR_MODEL.to_owned(), stages.text(Stage::Model, true)),

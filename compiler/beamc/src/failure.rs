@@ -78,17 +78,17 @@ pub const CODES: [(&str, &str, &str); 8] = [
     ),
     ("C0002", "a mesh not understood", "The mesh is written axis=size,axis=size with whole sizes from 1."),
     ("C0003", "a file that cannot be written", "A file could not be written; the operating system's words follow."),
+    ("C0004", "no such stage", "The stage is one of model, graph, sharded, kernel, plan, cuda."),
+    ("C0005", "no such code", "`beamc explain` knows the codes that errors and warnings print between brackets."),
     (
         "C0006",
         "no such option or alternative",
         "`--option NAME=ALTERNATIVE` chooses among the alternatives that the spec's `[options]` lists for the name.",
     ),
+    ("C0007", "no such bucket", "The report has the buckets of the target that the artifact was compiled for."),
     (
         "C0008",
         "weights without a place",
         "The compiler checked where weights lie on each rank and found one that lies nowhere or twice. This is a defect of the compiler.",
     ),
-    ("C0007", "no such bucket", "The report has the buckets of the target that the artifact was compiled for."),
-    ("C0005", "no such code", "`beamc explain` knows the codes that errors and warnings print between brackets."),
-    ("C0004", "no such stage", "The stage is one of model, graph, sharded, kernel, plan, cuda."),
 ];

@@ -105,7 +105,7 @@ pub fn job_on(
 
 /// Reads `tp=4,ep=1`.
 pub fn mesh(text: &str) -> Result<Mesh, Failure> {
-    Mesh::parse(text).map_err(|e| Failure::input("C0002", e))
+    Mesh::parse(text).map_err(|e| Failure::input("C0002", e).help("write for example --mesh tp=4,ep=2"))
 }
 
 /// The mesh that the target has for the model. A spec with errors gets one device; reading it again says what they are.
@@ -122,23 +122,23 @@ fn offered(model: &Model, options: &[String]) -> Result<(), Failure> {
     for option in options {
         let chosen = &model.facts.options;
         let Some((name, alternative)) = option.split_once('=') else {
-            return Err(Failure::input(
-                "C0006",
-                format!("`{option}` is no choice; write for example --option combine=library"),
-            ));
+            return Err(Failure::input("C0006", format!("`{option}` chooses nothing"))
+                .help("write for example --option combine=library"));
         };
         match chosen.get(name.trim()) {
             Some(found) if found == alternative.trim() => {}
             Some(_) => {
-                let message =
-                    format!("the spec does not offer `{alternative}` for its option `{name}`; see `[options]` there");
-                return Err(Failure::input("C0006", message));
+                let message = format!("the spec does not offer `{alternative}` for its option `{name}`");
+                return Err(Failure::input("C0006", message).help("`[options]` of the spec lists the alternatives"));
             }
             None => {
                 let known: Vec<&str> = chosen.keys().map(String::as_str).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                let message = format!("the spec has no option `{name}`; its options: {known}");
-                return Err(Failure::input("C0006", message));
+                let failure = Failure::input("C0006", format!("the spec has no option `{name}`"));
+                return Err(match spec::nearest(name, known.iter().copied()) {
+                    Some(near) => failure.help(format!("did you mean `{near}`?")),
+                    None if known.is_empty() => failure.help("leave `--option` away: the spec has none"),
+                    None => failure.help(format!("its options are {}", known.join(", "))),
+                });
             }
         }
     }

@@ -164,8 +164,12 @@ fn other(work: &Value) -> Value {
 fn kernels(entry: &Value, wanted: Option<&str>, out: &mut String) -> Result<(), Failure> {
     let Some(bucket) = items(&entry["buckets"]).find(|b| wanted.is_none_or(|w| text(&b["bucket"]) == w)) else {
         let known: Vec<&str> = items(&entry["buckets"]).map(|b| text(&b["bucket"])).collect();
-        let message = format!("`{}` is no bucket of the artifact; it has {}", wanted.unwrap_or(""), known.join(", "));
-        return Err(Failure::input("C0007", message));
+        let wanted = wanted.unwrap_or("");
+        let failure = Failure::input("C0007", format!("`{wanted}` is no bucket of the artifact"));
+        return Err(match spec::nearest(wanted, known.iter().copied()) {
+            Some(near) => failure.help(format!("did you mean `{near}`?")),
+            None => failure.help(format!("it has {}", known.join(", "))),
+        });
     };
     let _ = writeln!(out, "\nkernels of {}", text(&bucket["bucket"]));
     let mut rows = vec![

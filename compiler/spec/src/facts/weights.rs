@@ -132,6 +132,7 @@ impl<'a> Reader<'a> {
             quant: true,
             span: Some(span),
         };
+        let before = self.out.len();
         for (key, (key_span, item)) in table {
             match key.as_str() {
                 "axes" => {}
@@ -153,18 +154,30 @@ impl<'a> Reader<'a> {
                 _ => self.unknown_key("weights", key, *key_span, &["axes", "disk", "when", "dtype", "quant"]),
             }
         }
+        // A condition that was refused says nothing about who has the weight.
+        let known = condition.is_some() || weight.when.is_some() || !table.contains_key("when");
+        self.whole(weight, span, schedule, known, self.out.len() > before)
+    }
+
+    /// The weight, if there is something of it; `refused` says that a part of it was told already.
+    fn whole(
+        &mut self,
+        weight: Weight,
+        span: Span,
+        schedule: &[LayerKinds],
+        known: bool,
+        refused: bool,
+    ) -> Option<Weight> {
+        let name = &weight.name;
         if let Some(empty) = weight.axes.iter().flatten().find(|axis| fixed(axis) == 0) {
-            let absent = |w: &Weight| {
-                let when = w.when.as_ref();
-                when.is_some_and(|w| schedule.iter().all(|k| k.get(&w.column) != Some(&w.kind)))
-            };
-            if !absent(&weight) && !table.contains_key("when") | weight.when.is_some() {
-                let axis = empty.name.clone();
-                self.no_elements(span, &format!("the weight `{name}`"), &axis);
+            let when = weight.when.as_ref();
+            let absent = when.is_some_and(|w| schedule.iter().all(|k| k.get(&w.column) != Some(&w.kind)));
+            if known && !absent {
+                self.no_elements(span, &format!("the weight `{name}`"), &empty.name);
             }
             return None;
         }
-        if weight.disk.is_empty() && !table.contains_key("disk") {
+        if weight.disk.is_empty() && !refused {
             let d = Diagnostic::error("B0029", format!("the weight `{name}` has no `disk` name"));
             self.error(d.at(span, "declared here").help("write disk = \"name.in.the.checkpoint\""));
         }
