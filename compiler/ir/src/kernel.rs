@@ -116,7 +116,9 @@ impl KernelGraph {
     /// caches never do.
     pub fn leaving(&self) -> Vec<bool> {
         let (roots, region_of) = (self.roots(), self.region_of());
-        let mut leaves: Vec<bool> = self.graph.ids().map(|v| self.graph.users(v).is_empty()).collect();
+        let mut leaves = vec![false; self.graph.len()];
+        // What nobody reads, or only through views that nobody reads, is written somewhere all the same.
+        let mut read = vec![false; self.graph.len()];
         for (_, value) in &self.graph.outputs {
             leaves[roots[value.0 as usize].0 as usize] = true;
         }
@@ -124,10 +126,12 @@ impl KernelGraph {
             for operand in self.graph.operands(id) {
                 let root = roots[operand.0 as usize].0 as usize;
                 leaves[root] |= region_of[root] != region_of[id.0 as usize];
+                read[root] = true;
             }
         }
         for id in self.graph.ids() {
             let op = &self.graph.node(id).op;
+            leaves[id.0 as usize] |= !read[id.0 as usize];
             leaves[id.0 as usize] &= !op.is_leaf() && !op.is_view() && self.graph.tensor(id).is_some();
         }
         leaves
