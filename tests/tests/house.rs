@@ -48,8 +48,14 @@ const COMMON_WORDS: &[&str] = &[
 ];
 
 /// Keys of files that every Hugging Face checkpoint has beside its config, with the one place that reads them.
-const RUNTIME_FILE_KEYS: &[(&str, &str)] =
-    &[("eos_token_id", "runtime/text/"), ("bos_token_id", "runtime/text/"), ("pad_token_id", "runtime/text/")];
+const RUNTIME_FILE_KEYS: &[(&str, &str)] = &[
+    ("eos_token_id", "runtime/text/"),
+    ("bos_token_id", "runtime/text/"),
+    ("pad_token_id", "runtime/text/"),
+    // A field of the library that holds grammars, and of a served answer.
+    ("vocab_size", "runtime/text/src/grammar/"),
+    ("vocab_size", "runtime/server/src/models.rs"),
+];
 
 fn files(folder: &Path, extension: &[&str], out: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
@@ -167,7 +173,20 @@ fn model_words() -> BTreeMap<String, String> {
             text.split(|c: char| !c.is_alphanumeric() && c != '_').for_each(|w| add(w, &path));
         }
     }
-    for generic in ["default", "false", "true", "null", "silu", "strip", "expert_ffn", "_attention"] {
+    for generic in [
+        "default",
+        "false",
+        "true",
+        "null",
+        "silu",
+        "strip",
+        "expert_ffn",
+        "_attention",
+        "type",
+        "bias",
+        "factor",
+        "sinks",
+    ] {
         words.remove(generic);
     }
     words
