@@ -20,15 +20,26 @@ const TARGET: &str = "name = 'small'\ndescription = 'd'\narch = 'cpu'\nkv = { pa
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-static BASE: OnceLock<(PathBuf, Files)> = OnceLock::new();
+/// The same files read as JSON, and how many values each holds.
+type Trees = BTreeMap<String, (Value, usize)>;
+
+static BASE: OnceLock<(PathBuf, Files, Trees)> = OnceLock::new();
 
 fuzz_target!(|bytes: &[u8]| {
-    let (dir, base) = BASE.get_or_init(base);
+    let (dir, base, trees) = BASE.get_or_init(base);
     let Some((forge, changes)) = bytes.split_first() else { return };
     let mut files = base.clone();
     let mut special = BTreeSet::new();
+    // Values are changed first, in trees that are read once; then bytes.
+    let mut grown: BTreeMap<&String, Value> = BTreeMap::new();
     for change in changes.chunks_exact(5).take(4) {
-        apply(&mut files, &mut special, change);
+        alter_value(trees, &mut grown, change);
+    }
+    for (path, tree) in grown {
+        files.insert(path.clone(), serde_json::to_vec(&tree).expect("JSON"));
+    }
+    for change in changes.chunks_exact(5).take(4) {
+        alter_bytes(&mut files, &mut special, change);
     }
     if forge & 1 == 1 {
         fit(&mut files);
@@ -61,7 +72,7 @@ fn accepted(loaded: &Artifact, files: &Files, special: &BTreeSet<String>) {
 }
 
 /// The artifact that every input changes: small dims of a built-in spec, compiled anew at each start of the fuzzer.
-fn base() -> (PathBuf, Files) {
+fn base() -> (PathBuf, Files, Trees) {
     let target = targets::Target::from_text(TARGET, "fuzz.toml").expect("a target");
     let dims = [("hidden", 8), ("heads", 2), ("kv_heads", 1), ("head_dim", 4), ("ffn", 8), ("vocab", 8), ("expert_ffn", 4)];
     let choices = spec::Choices {
@@ -69,18 +80,21 @@ fn base() -> (PathBuf, Files) {
         layers: Some(vec![0, 5]),
         ..spec::Choices::default()
     };
-    let text = "extends = \"beam-nano\"\n";
+    let text = "extends = \"beam-nano\"\n[options]\ncombine = [\"single\"]\n";
     let checked = spec::check_text("fuzz.toml", text, &spec::Library::embedded(), &choices);
-    let stages = passes::Stages::compile(checked.model.expect("a model"), &target).expect("a plan");
+    let mesh = ir::Mesh::parse("tp=2").expect("a mesh");
+    let compile = passes::Compile { target: &target, mesh: &mesh, exact: false };
+    let stages = passes::Stages::compile(checked.model.expect("a model"), &compile).expect("a plan");
     let provenance = Provenance {
         compiler: "0".to_owned(),
         target: artifact::Target { name: target.name.clone(), arch: target.arch.clone(), facts: BTreeMap::new() },
-        relaxations: Vec::new(),
         missing: Vec::new(),
     };
+    let recipes = artifact::recipes(&stages.kernels.facts);
     let artifact = Artifact {
         manifest: Manifest::new(&stages.kernels, provenance),
-        recipes: artifact::recipes(&stages.kernels.facts),
+        memory: artifact::weight_memory(&stages.kernels, &recipes).expect("places"),
+        recipes,
         kernels: stages.kernels,
         plan: stages.plan,
         report: Value::Null,
@@ -92,8 +106,16 @@ fn base() -> (PathBuf, Files) {
     let manifest: Value = serde_json::from_slice(&fs::read(dir.join(MANIFEST)).expect("manifest")).expect("JSON");
     let listed = manifest["files"].as_object().into_iter().flat_map(|f| f.keys().cloned());
     let paths: Vec<String> = listed.chain([MANIFEST.to_owned()]).collect();
-    let files = paths.into_iter().map(|p| (p.clone(), fs::read(dir.join(p)).expect("a file"))).collect();
-    (dir, files)
+    let files: Files = paths.into_iter().map(|p| (p.clone(), fs::read(dir.join(p)).expect("a file"))).collect();
+    let mut trees = Trees::new();
+    for (path, content) in &files {
+        if let Ok(mut tree) = serde_json::from_slice::<Value>(content) {
+            let mut count = 0;
+            walk(&mut tree, &mut |_| count += 1);
+            trees.insert(path.clone(), (tree, count));
+        }
+    }
+    (dir, files, trees)
 }
 
 fn put(dir: &Path, path: &str, content: Option<&Vec<u8>>, link: bool) {
@@ -108,12 +130,32 @@ fn put(dir: &Path, path: &str, content: Option<&Vec<u8>>, link: bool) {
     }
 }
 
-fn apply(files: &mut Files, special: &mut BTreeSet<String>, change: &[u8]) {
+/// A change of one value of one file, if that is what the change is.
+fn alter_value<'t>(trees: &'t Trees, grown: &mut BTreeMap<&'t String, Value>, change: &[u8]) {
     let &[what, file, high, low, with] = change else { return };
-    let names: Vec<String> = files.keys().cloned().collect();
-    let Some(name) = names.get(usize::from(file) % names.len().max(1)) else { return };
+    let Some((path, (tree, count))) = trees.iter().nth(usize::from(file) % trees.len().max(1)) else { return };
+    if what % 16 < 6 {
+        return;
+    }
     let at = usize::from(u16::from_be_bytes([high, low]));
-    let Some(content) = files.get_mut(name) else { return };
+    let json = grown.entry(path).or_insert_with(|| tree.clone());
+    let (wanted, donor) = (at % count, (at * 31 + usize::from(with)) % count);
+    let other = nth(json, donor);
+    let mut index = 0;
+    walk(json, &mut |value| {
+        if index == wanted {
+            alter(value, with, &other);
+        }
+        index += 1;
+    });
+}
+
+/// A change of bytes, or of what the file is.
+fn alter_bytes(files: &mut Files, special: &mut BTreeSet<String>, change: &[u8]) {
+    let &[what, file, high, low, with] = change else { return };
+    let Some(name) = files.keys().nth(usize::from(file) % files.len().max(1)).cloned() else { return };
+    let at = usize::from(u16::from_be_bytes([high, low]));
+    let Some(content) = files.get_mut(&name) else { return };
     match what % 16 {
         0 => content.truncate(at.min(content.len())),
         1 => content.insert(at % (content.len() + 1), with),
@@ -123,30 +165,15 @@ fn apply(files: &mut Files, special: &mut BTreeSet<String>, change: &[u8]) {
             }
         }
         3 => content.extend(vec![with; at]),
-        4 => drop(files.remove(name)),
+        4 => drop(files.remove(&name)),
         5 => {
             // A link in place of the file, or a directory.
             special.insert(name.clone());
             if with & 1 == 1 {
-                files.remove(name);
+                files.remove(&name);
             }
         }
-        _ => {
-            if let Ok(mut json) = serde_json::from_slice::<Value>(content) {
-                let mut count = 0;
-                walk(&mut json, &mut |_| count += 1);
-                let (wanted, donor) = (at % count.max(1), (at * 31 + usize::from(with)) % count.max(1));
-                let other = nth(&mut json, donor);
-                let mut index = 0;
-                walk(&mut json, &mut |value| {
-                    if index == wanted {
-                        alter(value, with, &other);
-                    }
-                    index += 1;
-                });
-                *content = serde_json::to_vec(&json).expect("JSON");
-            }
-        }
+        _ => {}
     }
 }
 
