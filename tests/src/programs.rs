@@ -26,11 +26,14 @@ pub struct Output {
 
 impl Programs {
     /// Builds both programs with the cargo that runs the tests; a second call is free.
+    ///
+    /// It asks for the whole workspace and one test of it: then features are joined as `cargo test --workspace` joins
+    /// them, and what that command has compiled is used again.
     pub fn built() -> &'static Programs {
         static BUILT: OnceLock<Programs> = OnceLock::new();
         BUILT.get_or_init(|| {
             let mut command = Command::new(env!("CARGO"));
-            command.current_dir(crate::root()).args(["build", "--quiet", "-p", "beamc", "-p", "beam-run"]);
+            command.current_dir(crate::root()).args(["build", "--quiet", "--workspace", "--bins", "--test", "house"]);
             let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
             if profile == "release" {
                 command.arg("--release");
