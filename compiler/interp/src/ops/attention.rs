@@ -131,7 +131,7 @@ pub(crate) fn attend(
     result_dtype("attend C5", ty, DType::F32)?;
 
     let shape = shape_of(kind, q, at)?;
-    let sinks = op.sink.map(|s| sinks_of(s, q, at)).transpose()?;
+    let sink_scores = op.sink.map(|s| sinks_of(s, q, at)).transpose()?;
     let ends = sequence_ends(op.mask, &kind.name, ctx, positions)?;
     let mut out = Vec::with_capacity(q.len());
     for (row, position) in positions.iter().enumerate() {
@@ -147,7 +147,7 @@ pub(crate) fn attend(
         for head in 0..shape.heads {
             let start = (row * shape.heads + head) * shape.width;
             let part = head / (shape.heads / shape.kv_heads) * shape.width;
-            let head = Head { scale, sink: sinks.as_ref().map(|s| s[head]), part };
+            let head = Head { scale, sink: sink_scores.as_ref().map(|s| s[head]), part };
             attend_head(op.order, &head, &queries[start..start + shape.width], &cached, &mut out);
         }
     }
@@ -180,7 +180,7 @@ fn shape_of(kind: &KvKind, q: &Tensor, at: &Tensor) -> Result<Shape, InterpError
     Ok(Shape { heads, kv_heads, width: *width })
 }
 
-/// The sinks of all query heads.
+/// The sink scores of all query heads.
 fn sinks_of(sink: &Tensor, q: &Tensor, at: &Tensor) -> Result<Vec<f32>, InterpError> {
     let own = q.axes().strip_prefix(at.axes()).unwrap_or_default();
     if own.split_last().is_none_or(|(_, heads)| sink.axes() != heads) {

@@ -63,7 +63,7 @@ impl Attend {
             return Err(format!("attention of {} query elements over {kv_heads} heads of {width}", q.row));
         }
         if sink.is_some_and(|s| s.rows.is_some() || s.row != heads) {
-            return Err(format!("attention of {heads} query heads with other sinks"));
+            return Err(format!("attention of {heads} query heads with another number of sink scores"));
         }
         Ok(Attend { kind, heads, kv_heads, width, all: mask == Mask::All })
     }
@@ -81,7 +81,7 @@ impl Attend {
             scale: launch.number,
             q: operands[0],
             last: self.last_positions(rows),
-            sinks: self.sinks(operands)?,
+            sink_scores: self.sink_scores(operands)?,
         };
         let row = self.heads * self.width;
         let group = row / self.kv_heads;
@@ -104,8 +104,8 @@ impl Attend {
         Ok(())
     }
 
-    /// The sinks of all query heads, if there are any: the operand behind the positions.
-    fn sinks(&self, operands: &[View<'_>]) -> Result<Vec<f32>, String> {
+    /// The sink scores of all query heads, if there are any: the operand behind the positions.
+    fn sink_scores(&self, operands: &[View<'_>]) -> Result<Vec<f32>, String> {
         let Some(sink) = operands.get(2) else { return Ok(Vec::new()) };
         let mut wide = vec![0.0; self.heads];
         Ok(sink.numbers(0, self.heads, &mut wide).to_vec())
@@ -130,7 +130,7 @@ struct Job<'a> {
     q: View<'a>,
     last: Vec<usize>,
     /// One more score for each query head, of a row without value; empty if there is none.
-    sinks: Vec<f32>,
+    sink_scores: Vec<f32>,
 }
 
 impl Job<'_> {
@@ -231,7 +231,7 @@ impl Job<'_> {
         for (i, carried) in carried.iter().enumerate() {
             let at = i / heads * stride + at + i % heads * width;
             let out = &mut out[at..at + width];
-            match self.sinks.get(head * heads + i % heads) {
+            match self.sink_scores.get(head * heads + i % heads) {
                 None => out.iter_mut().for_each(|x| *x /= carried.sum),
                 Some(sink) => {
                     let max = numerics::max_f32(carried.max, *sink);

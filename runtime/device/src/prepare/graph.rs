@@ -155,7 +155,7 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
         Op::Attend { kv, mask, .. } => {
             at_positions(graph, ids.get(2))?;
             let (kind, layout) = kv_kind(kv, plan)?;
-            // Query and positions are read, perhaps sinks.
+            // Query and positions are read, perhaps sink scores.
             Kernel::Attend(attend::Attend::new(kind, layout, *mask, x, out, shapes.get(2))?)
         }
         Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
