@@ -3,7 +3,12 @@
 mod compiled;
 
 use compiled::compiled;
-use ir::{KernelGraph, KernelKind, Launch, Variant};
+use ir::{KernelGraph, KernelKind, KernelModule, Launch, Mesh, Model, Variant};
+use passes::validate::Small;
+use passes::{Compile, Stages};
+use spec::{Choices, Library, check_path};
+use suites::root;
+use targets::Target;
 
 const DEVICE: &str = "h200-bf16";
 
@@ -102,5 +107,33 @@ fn buckets_choose_variants_and_every_kernel_may_start_early() {
                 assert_eq!(*variant, wanted, "{} {} launch {number}", bucket.bucket, program.graph);
             }
         }
+    }
+}
+
+/// The kernels of the full model made small, as validation runs them.
+fn small(mesh: &str) -> KernelModule {
+    let (target, mesh) = (Target::load(DEVICE).expect("a target"), Mesh::parse(mesh).expect("a mesh"));
+    let path = root().join("model-spec/beam.toml");
+    let mut read = |small: &Small| -> Result<Model, String> {
+        let options = target.options_on(&mesh).into_iter().collect();
+        let choices = Choices { act: target.act, options, dims: small.dims.clone(), layers: small.layers.clone() };
+        check_path(&path, &Library::embedded(), &choices).model.ok_or_else(|| "no model".to_owned())
+    };
+    let full = read(&Small::default()).expect("a model");
+    let shrunk = passes::shrink(&full, &mesh, &mut read).expect("a small model");
+    let target = shrunk.target(&full.facts, &target);
+    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    Stages::compile(shrunk.model, &compile).expect("a plan").kernels
+}
+
+#[test]
+fn the_model_that_is_validated_has_the_kernels_of_the_full_one() {
+    for mesh in ["tp=1", "tp=4", "tp=8", "ep=4"] {
+        let (full, small) = (compiled("beam.toml", DEVICE, mesh, true).kernels, small(mesh));
+        let regions = |module: &KernelModule| -> Vec<(String, Vec<(String, KernelKind, usize)>)> {
+            let of = |g: &KernelGraph| g.regions.iter().map(|r| (r.name.clone(), r.kind, r.values.len())).collect();
+            module.entries[0].graphs.iter().map(|g| (g.name.clone(), of(g))).collect()
+        };
+        assert_eq!(regions(&small), regions(&full), "{mesh}");
     }
 }

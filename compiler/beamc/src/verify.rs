@@ -5,7 +5,7 @@ use crate::failure::{Failure, INPUT};
 use crate::input::{self, Job};
 use ir::{DType, Mesh};
 use passes::validate::{Difference, Shrunk, Small, Validated, Verdict};
-use passes::{Kind, Validation};
+use passes::{Compile, Kind, Validation};
 use serde_json::{Value, json};
 use spec::{Choices, Library};
 use std::path::Path;
@@ -124,7 +124,9 @@ fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Fai
         };
         let failed = |e| input::pass_failure(&e, &job.checked);
         let shrunk = passes::shrink(full, &job.mesh, &mut read).map_err(failed)?;
-        let validation = passes::validate(&shrunk.model, &job.compile(), seeds).map_err(failed)?;
+        let target = shrunk.target(&full.facts, &job.target);
+        let compile = Compile { target: &target, ..job.compile() };
+        let validation = passes::validate(&shrunk.model, &compile, seeds).map_err(failed)?;
         runs.push(Act { act, shrunk, validation });
     }
     Ok(Outcome { runs, job, seeds })
@@ -242,7 +244,6 @@ impl Outcome<'_> {
             Verdict::Measured { moved, largest } => ("measured", json!({ "moved": moved, "largest": largest })),
             Verdict::Differs(d) => ("differs", self.difference_json(d)),
             Verdict::Stopped(why) => ("stopped", json!({ "because": why })),
-            Verdict::NotRun => ("not run", Value::Null),
         };
         json!({
             "pass": p.pass.name,
@@ -285,7 +286,6 @@ fn word(verdict: &Verdict) -> String {
         Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),
         Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:.1e} at most"),
         Verdict::Differs(_) | Verdict::Stopped(_) => "DIFFER".to_owned(),
-        Verdict::NotRun => "verified, not run".to_owned(),
     }
 }
 

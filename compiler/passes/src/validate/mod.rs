@@ -62,7 +62,7 @@ pub enum Verdict {
         /// How many numbers.
         moved: u64,
     },
-    /// It declares a relaxation, and this is its size. No pass of today does.
+    /// It declares a relaxation, and this is its size.
     Measured {
         /// How many numbers changed.
         moved: u64,
@@ -73,8 +73,6 @@ pub enum Verdict {
     Differs(Box<Difference>),
     /// What it left cannot be run, or has no witness.
     Stopped(String),
-    /// There was nothing to run it on.
-    NotRun,
 }
 
 impl Verdict {

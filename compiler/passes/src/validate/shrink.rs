@@ -6,6 +6,7 @@
 use crate::PassError;
 use ir::{Facts, Graph, KvRef, Mesh, Model, Op};
 use std::collections::{BTreeMap, BTreeSet};
+use targets::Target;
 
 /// Lengths of dims that nothing binds, the shortest dim first. Odd ones find code that counts on round numbers, those
 /// above 16 make every level of a `fold` differ from other orders.
@@ -41,6 +42,19 @@ pub struct Shrunk {
     pub small: Small,
     /// Dims that had to keep their lengths, and the first thing that was wrong otherwise.
     pub kept: Vec<(String, String)>,
+}
+
+impl Shrunk {
+    /// The target with its limit on rows of epilogues made small like the dims, so that a row which a tile holds at full
+    /// size is held here and no other: the small model has the full one's kernels.
+    pub fn target(&self, full: &Facts, target: &Target) -> Target {
+        let most = target.fuse.epilogue_row_elements;
+        let held = full.dims.iter().filter(|(_, length)| **length <= most);
+        let small = held.filter_map(|(name, _)| self.model.facts.dims.get(name)).copied().max();
+        let mut target = target.clone();
+        target.fuse.epilogue_row_elements = small.unwrap_or(0);
+        target
+    }
 }
 
 /// Makes a small model. `read` reads the spec again with the dims and layers it is given, or says what is wrong.
@@ -234,6 +248,14 @@ impl Bounds {
         for _ in 0..2 {
             for (key, factors) in &facts.products {
                 self.product(key, factors, &mut small);
+            }
+        }
+        // A mesh may have made products long: what is longer at full size stays so, or a tile would hold other rows here.
+        for (name, full) in dims().filter(|(name, _)| free(name) && !self.parts.contains_key(*name)) {
+            let products = facts.products.keys().filter(|key| facts.dims.get(*key).is_some_and(|n| n < full));
+            let longest = products.filter_map(|key| small.get(key)).copied().max().unwrap_or(0);
+            if small.get(name).is_some_and(|n| *n <= longest) {
+                small.insert(name.clone(), ((longest + 1) | 1).min(*full));
             }
         }
         for (count, axis) in &self.selected {
