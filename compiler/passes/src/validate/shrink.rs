@@ -342,7 +342,7 @@ mod tests {
         model.facts.dims.insert("head_dim".to_owned(), 64);
         let dims = Bounds::of(&model, &Mesh::single()).dims(&model.facts);
         let shown: Vec<String> = dims.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        assert_eq!(shown.join(", "), "ffn 5, half 3, head_dim 6, heads 12, hidden 5, kv_heads 2, vocab 9");
+        assert_eq!(shown.join(", "), "ffn 7, half 3, head_dim 6, heads 12, hidden 7, kv_heads 2, vocab 9");
     }
 
     #[test]
