@@ -156,7 +156,7 @@ fn what_cannot_be_asked_for_is_refused_with_both_facts() {
         ("dump model-spec/beam.toml --target cpu --stage sharded --mesh tp=5", "P0502"),
         ("dump model-spec/beam.toml --target cpu --stage sharded --mesh qp=2", "P0501"),
         ("dump model-spec/beam.toml --target cpu --stage graph --option combine=other", "does not offer `other`"),
-        ("dump model-spec/beam.toml --target cpu --stage graph --option other=1", "its options: combine"),
+        ("dump model-spec/beam.toml --target cpu --stage graph --option other=1", "its options are combine"),
         ("dump model-spec/beam.toml --target h200-bf61 --stage graph", "did you mean `h200-bf16`?"),
         ("dump model-spec/beam.toml --target cpu --stage graph --relax rank-rond", "did you mean `rank-round`?"),
     ] {
