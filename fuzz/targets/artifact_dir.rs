@@ -97,6 +97,7 @@ fn base() -> (PathBuf, Files, Trees) {
         recipes,
         kernels: stages.kernels,
         plan: stages.plan,
+        device: None,
         report: Value::Null,
     };
     let root = Path::new("/dev/shm");

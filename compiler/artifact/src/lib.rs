@@ -7,6 +7,7 @@
 //! | `plan.json` | launches and memory per bucket |
 //! | `weights.json` | weight recipes: how each weight lies in a checkpoint |
 //! | `memory.json` | weight memory: where each part of each weight lies on a rank |
+//! | `device.json`, `kernels/` | where the target is a device: starts of every region, machine code, readable source |
 //! | `report.json` | kernels, bytes, floors, memory map, for people and tools |
 //! | `ir/*.txt` | every level as readable text |
 //!
@@ -14,6 +15,7 @@
 //! order of a hash table. [`Artifact::load`] verifies all of it before anything is used; this crate
 //! never repairs and never falls back.
 
+mod device_code;
 mod error;
 mod files;
 mod load;
@@ -22,6 +24,7 @@ mod memory;
 mod recipe;
 mod write;
 
+pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Start};
 pub use error::{ERRORS, LoadError, WriteError, explain};
 pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};
 pub use load::fuzz_json;
@@ -42,6 +45,8 @@ pub struct Artifact {
     pub recipes: Vec<WeightRecipe>,
     /// Where each part of each weight lies on a rank.
     pub memory: WeightMemory,
+    /// Kernels, where the target's are not part of the runtime.
+    pub device: Option<DeviceCode>,
     /// Free form, for people and tools.
     pub report: serde_json::Value,
 }

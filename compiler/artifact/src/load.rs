@@ -1,8 +1,9 @@
 //! Loading an artifact: everything is verified before anything is used.
 
+use crate::device_code::DEVICE;
 use crate::error::{malformed, shortened};
 use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, FORMAT, LoadError, Manifest, VERSION, WeightMemory, WeightRecipe};
+use crate::{Artifact, DeviceCode, FORMAT, LoadError, Manifest, VERSION, WeightMemory, WeightRecipe};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
@@ -48,12 +49,31 @@ impl Artifact {
             plan: json(PLAN, &read(dir, PLAN, &manifest)?)?,
             recipes: json(WEIGHTS, &read(dir, WEIGHTS, &manifest)?)?,
             memory: json(MEMORY, &read(dir, MEMORY, &manifest)?)?,
+            device: device(dir, &manifest)?,
             report: json(REPORT, &read(dir, REPORT, &manifest)?)?,
             manifest,
         };
         check_structure(&artifact)?;
         Ok(artifact)
     }
+}
+
+/// The kernels of a device with their files, if the artifact has any.
+fn device(dir: &Path, manifest: &Manifest) -> Result<Option<DeviceCode>, LoadError> {
+    if !manifest.files.contains_key(DEVICE) {
+        return Ok(None);
+    }
+    let mut code: DeviceCode = json(DEVICE, &read(dir, DEVICE, manifest)?)?;
+    for kernel in &code.kernels {
+        for path in [kernel.cubin(), kernel.source()] {
+            if !manifest.files.contains_key(&path) {
+                return Err(LoadError::FileMissing { file: path, expected: "named in device.json" });
+            }
+            let bytes = read(dir, &path, manifest)?;
+            code.files.insert(path, bytes);
+        }
+    }
+    Ok(Some(code))
 }
 
 /// Reads bytes as one of the JSON files of an artifact and checks them as loading would; for the fuzzer. The first byte

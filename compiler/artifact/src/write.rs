@@ -1,5 +1,6 @@
 //! Writing an artifact: all of it or nothing, and the same bytes every time.
 
+use crate::device_code::DEVICE;
 use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
 use crate::{Artifact, FORMAT, Manifest, VERSION, WeightMemory, WriteError};
 use serde::Serialize;
@@ -43,6 +44,10 @@ impl Artifact {
             (MEMORY.to_owned(), memory_lines(&self.memory)?),
             (REPORT.to_owned(), pretty(REPORT, &self.report)?),
         ]);
+        if let Some(device) = &self.device {
+            contents.insert(DEVICE.to_owned(), pretty(DEVICE, device)?);
+            contents.extend(device.files.iter().map(|(path, bytes)| (path.clone(), bytes.clone())));
+        }
         for (path, text) in texts {
             let fault = |fact| WriteError::TextPath { path: path.clone(), fact };
             if !files::is_safe_path(path) {

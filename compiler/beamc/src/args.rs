@@ -54,6 +54,9 @@ pub enum Command {
     /// Say what is missing on this machine.
     #[command(after_help = "Example:\n  beamc doctor")]
     Doctor(JsonArgs),
+    /// Translate CUDA units as a worker of another process.
+    #[command(hide = true, name = crate::kernels::WORKER)]
+    NvrtcWorker,
 }
 
 /// A spec and what it is compiled for.

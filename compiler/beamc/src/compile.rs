@@ -3,7 +3,7 @@
 use crate::args::CompileArgs;
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
-use crate::{input, missing, verify};
+use crate::{input, kernels, missing, verify};
 use artifact::{Artifact, Manifest, Provenance};
 use passes::{Stage, Stages};
 use serde_json::Value;
@@ -61,11 +61,13 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
 
 /// The artifact with its readable texts.
 fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, String)>), Failure> {
-    let provenance = Provenance {
-        compiler: env!("CARGO_PKG_VERSION").to_owned(),
-        target: manifest_target(target),
-        missing: missing::kernels(&stages.kernels, &target.arch),
+    let (device, missing) = if kernels::is_cuda(&target.arch) {
+        kernels::compile(&stages.kernels, &stages.plan, &target.arch)?
+    } else {
+        (None, missing::kernels(&stages.kernels, &target.arch))
     };
+    let provenance =
+        Provenance { compiler: env!("CARGO_PKG_VERSION").to_owned(), target: manifest_target(target), missing };
     let recipes = artifact::recipes(&stages.kernels.facts);
     let placed = artifact::weight_memory(&stages.kernels, &recipes);
     let memory = placed.and_then(|memory| memory.check(&recipes).map(|()| memory)).map_err(|fact| {
@@ -82,7 +84,7 @@ fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, Stri
     }
     let manifest = Manifest::new(&stages.kernels, provenance);
     let report = artifact_report::build(&stages, target, &recipes, &memory);
-    Ok((Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, report }, texts))
+    Ok((Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, device, report }, texts))
 }
 
 /// Spans keep the last part of a path only, so that an artifact does not depend on where the spec lies.

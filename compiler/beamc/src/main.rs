@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod failure;
 mod input;
+mod kernels;
 mod list_targets;
 mod missing;
 mod report_page;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Targets(a) => list_targets::targets(&a),
         Command::Explain(a) => explain::explain(&a),
         Command::Doctor(a) => doctor::doctor(&a),
+        Command::NvrtcWorker => kernels::worker(),
     };
     match outcome {
         Ok(text) => {

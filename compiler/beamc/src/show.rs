@@ -3,14 +3,17 @@
 use crate::args::{DumpArgs, ImportArgs};
 use crate::failure::{Failure, INPUT};
 use crate::input;
+use crate::kernels;
 use passes::{Stage, Stages};
 use spec::{Library, Sources};
 use std::io::IsTerminal;
 
-/// Reads the name of a level.
+/// The level of generated CUDA C++.
+const CUDA: &str = "cuda";
+
+/// Reads the name of a level of the IR.
 pub fn stage(word: &str) -> Result<Stage, Failure> {
     match word {
-        "cuda" => Err(Failure::not_in_this_build("the level `cuda`")),
         other => other.parse::<Stage>().map_err(|_| {
             let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
             Failure::input("C0004", format!("there is no level `{other}`")).help(match spec::nearest(other, names) {
@@ -23,10 +26,19 @@ pub fn stage(word: &str) -> Result<Stage, Failure> {
 
 /// Runs `beamc dump`.
 pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
-    let stage = stage(&args.stage)?;
+    // The last level is no IR: text of kernels, made from the two levels before it.
+    let stage = if args.stage == CUDA { None } else { Some(stage(&args.stage)?) };
     let job = input::job(&args.spec, args.exact, args.json)?;
     let stages = Stages::compile(job.model.clone(), &job.compile());
-    let text = stages.map_err(|e| input::pass_failure(&e, &job.checked))?.text(stage, args.spans);
+    let stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+    let text = match stage {
+        Some(stage) => stages.text(stage, args.spans),
+        None if kernels::is_cuda(&job.target.arch) => codegen::generate(&stages.kernels, &stages.plan).text(),
+        None => {
+            let message = format!("target `{}` has no CUDA kernels, its kernels are part of the runtime", job.target.name);
+            return Err(Failure::input("C0004", message).help("name a target whose architecture begins with `sm_`"));
+        }
+    };
     if args.json {
         let json = serde_json::json!({ "stage": args.stage, "mesh": job.mesh, "text": text });
         return Ok(format!("{json:#}\n"));

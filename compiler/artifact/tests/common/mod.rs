@@ -153,6 +153,7 @@ pub fn artifact() -> Artifact {
         recipes,
         kernels,
         plan: plan(),
+        device: None,
         report: serde_json::json!({"kernels": 2, "arena_bytes": 256}),
     }
 }

@@ -1,0 +1,84 @@
+// Products with a weight, one warp per output column and up to ROWS token rows at once: every weight is read once for
+// them. Order of the sum: each lane adds its elements 8 at a time in ascending order, then the lanes halve.
+#pragma once
+#include "fold.cuh"
+
+// How the rows of a weight alternate: GRANULE rows of the first of CUTS equal runs, as many of the second, and so on.
+template <int CUTS, int GRANULE> DEVICE int logical_row(int rows, int row) {
+  if constexpr (CUTS <= 1) return row;
+  const int run = rows / CUTS, full = run / GRANULE * GRANULE;
+  if (row < full * CUTS) return (row / GRANULE % CUTS) * run + row / (GRANULE * CUTS) * GRANULE + row % GRANULE;
+  const int rest = row - full * CUTS, left = run - full;
+  return rest / left * run + full + rest % left;
+}
+
+template <class T> DEVICE void load_up_to_8(float (&x)[8], const T* p, int left) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = i < left ? load(p + i) : 0.0f;
+}
+
+// out[row, column] = sum over k of x[row, k] * w[column, k]. Rows beyond `rows` are not read.
+template <class X, class W, class Acc, int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int WARPS>
+struct Product {
+  static constexpr int THREADS = WARPS * 32;
+  static constexpr bool WIDE = K % 8 == 0;
+
+  // `x_row(m)` and `out_row(m)` are the numbers of the rows that stand m-th.
+  template <class XRow, class OutRow>
+  static DEVICE void tile(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
+                          XRow x_row, OutRow out_row) {
+    const int lane = threadIdx.x & 31;
+    Acc total[ROWS];
+#pragma unroll
+    for (int m = 0; m < ROWS; ++m) total[m] = 0;
+    const W* weights = w + (u64)column * K;
+    for (int k = lane * 8; k < K; k += 256) {
+      float a[8];
+      if constexpr (WIDE) load8(a, weights + k);
+      else load_up_to_8(a, weights + k, K - k);
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) {
+        if (m >= count) break;
+        float b[8];
+        const X* from = x + (u64)x_row(m) * K + k;
+        if constexpr (WIDE) load8(b, from);
+        else load_up_to_8(b, from, K - k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if constexpr (sizeof(Acc) == 8) total[m] = __fma_rn((double)a[i], (double)b[i], total[m]);
+          else total[m] = fused(a[i], b[i], total[m]);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < ROWS; ++m) {
+#pragma unroll
+      for (int half = 16; half > 0; half /= 2) total[m] += shuffle_xor(total[m], half);
+      if (m < count && lane == 0) out[(u64)out_row(m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column)] = (float)total[m];
+    }
+  }
+
+  // Dense: grid (columns over WARPS, rows over ROWS).
+  static DEVICE void dense(const X* x, const W* w, float* out, int rows) {
+    const int column = blockIdx.x * WARPS + (threadIdx.x >> 5);
+    const int first = blockIdx.y * ROWS;
+    if (column >= COLUMNS || first >= rows) return;
+    auto row = [&](int m) { return first + m; };
+    tile(x, w, out, column, rows - first < ROWS ? rows - first : ROWS, row, row);
+  }
+
+  // Each pick reads the slice of the weight that its id names; -1 names none. Grid (columns over WARPS, picks).
+  static DEVICE void picked(const X* x, const W* w, const int* ids, float* out, int picks, int picks_per_row) {
+    const int column = blockIdx.x * WARPS + (threadIdx.x >> 5);
+    const int pick = blockIdx.y;
+    if (column >= COLUMNS || pick >= picks) return;
+    const int id = ids[pick];
+    if (id < 0) {
+      if ((threadIdx.x & 31) == 0) out[(u64)pick * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column)] = absent();
+      return;
+    }
+    auto from = [&](int) { return pick / picks_per_row; };
+    auto to = [&](int) { return pick; };
+    tile(x, w + (u64)id * COLUMNS * K, out, column, 1, from, to);
+  }
+};

@@ -1,0 +1,143 @@
+//! Kernels of a device: what every region starts, with which parameters, and the machine code.
+//!
+//! A region is one or more *starts*, in order: values that only pass between them lie in scratch memory behind the plan's
+//! arena. Which buffer, weight or number a parameter is follows from plan, weight memory and instance.
+
+use ir::ValueId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Path of the table.
+pub(crate) const DEVICE: &str = "device.json";
+
+/// All kernels of an artifact for one architecture.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "kernels of a device")]
+pub struct DeviceCode {
+    /// Architecture, such as `sm_90a`.
+    pub arch: String,
+    /// What made the machine code, such as `NVRTC 13.0`.
+    pub compiler: String,
+    /// Kernels, each once.
+    pub kernels: Vec<KernelCode>,
+    /// Starts of every region: by entry, graph and region, as in the kernel module.
+    pub entries: Vec<Vec<GraphCode>>,
+    /// Machine code and readable source by path inside the artifact.
+    #[serde(skip)]
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelCode {
+    /// Name; the files are `kernels/NAME.cubin` and `kernels/NAME.cu`, the entry is called `NAME`.
+    pub name: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory of a block that the code itself declares.
+    pub shared_bytes: u32,
+    /// Bytes of local memory of a thread: what did not fit into registers.
+    pub stack_bytes: u32,
+}
+
+/// Starts of one graph.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphCode {
+    /// Name of the graph.
+    pub name: String,
+    /// Of every region, in the order of the graph's regions.
+    pub regions: Vec<RegionCode>,
+}
+
+/// Starts of one region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionCode {
+    /// Scratch places, by index.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scratch: Vec<Scratch>,
+    /// Starts in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<Start>,
+}
+
+/// A value that passes from one start of a region to a later one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scratch {
+    /// Bytes for each row.
+    pub row_bytes: u64,
+    /// Row axis; `None` for a single row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<String>,
+}
+
+/// One kernel start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// Index into [`DeviceCode::kernels`].
+    pub kernel: usize,
+    /// Blocks along each direction.
+    pub grid: [Blocks; 2],
+    /// Parameters in order.
+    pub params: Vec<Param>,
+}
+
+/// A number of blocks: `ceil(rows · factor / per_block)`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blocks {
+    /// Row axis whose count in the step is meant; `None` for 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<String>,
+    /// Units of work for each row.
+    pub factor: u64,
+    /// Units of work of a block.
+    pub per_block: u64,
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Param {
+    /// Address of a value in the arena.
+    Value(ValueId),
+    /// Address of a weight that the graph names.
+    Weight(ValueId),
+    /// Address of a scratch place.
+    Scratch(usize),
+    /// An f32: a number of the layer instance, or the scale of an attention.
+    Number(ValueId),
+    /// An i32: rows of the step along an axis, times a factor.
+    Rows {
+        /// Row axis; `None` for 1.
+        axis: Option<String>,
+        /// Factor.
+        factor: u64,
+    },
+    /// Address of what the step brings besides its rows.
+    Steps,
+    /// Address of a KV kind's pages.
+    Pool(usize),
+    /// An i64: elements from the start of a page to the layer's slot, of a KV kind.
+    Slot(usize),
+    /// A null address.
+    Null,
+}
+
+impl KernelCode {
+    /// Path of the machine code inside the artifact.
+    pub fn cubin(&self) -> String {
+        format!("kernels/{}.cubin", self.name)
+    }
+
+    /// Path of the readable source inside the artifact.
+    pub fn source(&self) -> String {
+        format!("kernels/{}.cu", self.name)
+    }
+}

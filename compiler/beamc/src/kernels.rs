@@ -1,0 +1,56 @@
+//! Kernels of CUDA targets: generated, translated by worker processes, and what of them is missing.
+
+use crate::failure::Failure;
+use artifact::DeviceCode;
+use codegen::{Cache, Generated, HOW_TO_GET_IT, Missing, Pool};
+use ir::{KernelModule, Plan};
+use std::process::Command;
+
+/// The hidden subcommand that makes this program a worker.
+pub const WORKER: &str = "nvrtc-worker";
+
+/// Whether an architecture takes CUDA kernels.
+pub fn is_cuda(arch: &str) -> bool {
+    arch.starts_with("sm_")
+}
+
+/// Device code, if any could be made, and what is missing, one line each.
+pub fn compile(
+    kernels: &KernelModule,
+    plan: &Plan,
+    arch: &str,
+) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
+    let generated: Generated = codegen::generate(kernels, plan);
+    let mut missing: Vec<String> = generated.missing.iter().map(|m| line(m, arch)).collect();
+    let Some(nvrtc) = codegen::find() else {
+        missing.push(format!("the CUDA compiler NVRTC, which is not on this machine: {HOW_TO_GET_IT}"));
+        return Ok((None, missing));
+    };
+    let fault = |text: String| Failure::input("C0009", text).help(HOW_TO_GET_IT);
+    let version = codegen::version(&nvrtc).map_err(fault)?;
+    let program = std::env::current_exe().map_err(|e| fault(format!("this program has no path: {e}")))?;
+    let pool = Pool {
+        command: Box::new(move || {
+            let mut command = Command::new(&program);
+            command.arg(WORKER);
+            command
+        }),
+        workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    let compiler = format!("NVRTC {version}");
+    let code = codegen::compile(&generated, arch, &compiler, &pool, &Cache::of_user());
+    let code = code.map_err(|e| Failure::input("C0009", e.to_string()).help("`beamc dump --stage cuda` shows the text"))?;
+    Ok((Some(code), missing))
+}
+
+fn line(m: &Missing, arch: &str) -> String {
+    format!("{} {}: {} ({}, {arch}): {}", m.entry, m.graph, m.region, m.kind.word(), m.fact)
+}
+
+/// Runs as a worker until the input ends.
+pub fn worker() -> Result<String, Failure> {
+    let fault = |text: String| Failure::input("C0009", text).help(HOW_TO_GET_IT);
+    let nvrtc = codegen::find().ok_or_else(|| fault("NVRTC is not found".to_owned()))?;
+    codegen::serve(&nvrtc, std::io::stdin().lock(), std::io::stdout().lock()).map_err(fault)?;
+    Ok(String::new())
+}

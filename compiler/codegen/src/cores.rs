@@ -1,0 +1,208 @@
+//! Heavy cores: a template of `codegen-templates/` with its numbers filled in.
+
+use crate::region::{Draft, Unit, is_float, stem};
+use crate::rows::{layout_type, memory_type};
+use artifact::{Blocks, Param};
+use ir::{Axis, DType, Extent, Graph, KernelKind, KernelModule, KvRef, Layout, Mask, Op, Plan, ValueId, WeightRef};
+use std::fmt::Write;
+
+/// Warps of a block of a product: one output column each.
+const PRODUCT_WARPS: u64 = 8;
+/// Token rows that a product's block has at once.
+const PRODUCT_ROWS: u64 = 8;
+/// Warps of a block of an attention.
+const ATTEND_WARPS: u64 = 4;
+
+/// A core to be made a kernel.
+pub struct Core<'a> {
+    /// The model, for layouts of weights.
+    pub module: &'a KernelModule,
+    /// The plan, for layouts of caches.
+    pub plan: &'a Plan,
+    /// The graph.
+    pub graph: &'a Graph,
+    /// What the kernel is called in comments.
+    pub title: String,
+    /// The operation.
+    pub id: ValueId,
+    /// Kind of its region.
+    pub kind: KernelKind,
+    /// Where operands lie.
+    pub memory: &'a dyn Fn(ValueId) -> Option<Param>,
+    /// Where the result goes.
+    pub out: Param,
+}
+
+/// The start of a core.
+pub fn draft(core: &Core<'_>) -> Result<Draft, String> {
+    match &core.graph.node(core.id).op {
+        Op::Linear { .. } => core.product(),
+        Op::Attend { .. } => core.attention(),
+        _ => Err(format!("{} is no core that this build has a template for", core.id)),
+    }
+}
+
+fn count(axes: &[Axis]) -> u64 {
+    axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product()
+}
+
+fn row_axis(axes: &[Axis]) -> Option<String> {
+    axes.iter().find(|a| a.is_rows()).map(|a| a.name.clone())
+}
+
+impl Core<'_> {
+    fn operand(&self, slot: usize) -> Result<ValueId, String> {
+        self.graph.operands(self.id).get(slot).copied().ok_or_else(|| format!("{} lacks an operand", self.id))
+    }
+
+    fn axes(&self, id: ValueId) -> Vec<Axis> {
+        self.graph.tensor(id).map(|t| t.axes.clone()).unwrap_or_default()
+    }
+
+    fn dtype(&self, id: ValueId) -> Option<DType> {
+        self.graph.tensor(id).map(|t| t.dtype)
+    }
+
+    fn address(&self, id: ValueId) -> Result<Param, String> {
+        (self.memory)(id).ok_or_else(|| format!("{id} lies nowhere"))
+    }
+
+    /// How the rows of a weight alternate: runs and granule.
+    fn interleave(&self, weight: ValueId) -> (u64, u64) {
+        let Op::Weight(reference) = &self.graph.node(weight).op else { return (1, 1) };
+        let same = |r: &WeightRef| r == reference;
+        match self.module.layouts.iter().find(|l| same(&l.weight)).map(|l| l.layout) {
+            Some(Layout::Interleaved { parts, granule }) => (parts, granule),
+            _ => (1, 1),
+        }
+    }
+
+    fn product(&self) -> Result<Draft, String> {
+        let Op::Linear { contract, .. } = &self.graph.node(self.id).op else { return Err("no product".to_owned()) };
+        let (x, w) = (self.operand(0)?, self.operand(1)?);
+        let ids = self.graph.operands(self.id).get(2).copied();
+        if !is_float(self.dtype(x)) || !is_float(self.dtype(w)) {
+            return Err("a product of other formats than f32 and bf16".to_owned());
+        }
+        let free = |axes: Vec<Axis>| -> Vec<Axis> { axes.into_iter().filter(|a| !contract.contains(&a.name)).collect() };
+        let (x_rows, w_rows) = (free(self.axes(x)), free(self.axes(w)));
+        let k = count(&self.axes(x)) / count(&x_rows).max(1);
+        let columns = count(&w_rows[usize::from(ids.is_some()).min(w_rows.len())..]);
+        let (cuts, granule) = self.interleave(w);
+        // Selections depend on small differences: their scores are added in binary64.
+        let precise = self.kind == KernelKind::Route;
+        let template = format!(
+            "Product<{}, {}, {}, {columns}, {k}, {cuts}, {granule}, {}, {PRODUCT_WARPS}>",
+            memory_type(self.dtype(x).unwrap_or(DType::F32)),
+            memory_type(self.dtype(w).unwrap_or(DType::F32)),
+            if precise { "double" } else { "float" },
+            if ids.is_some() { 1 } else { PRODUCT_ROWS },
+        );
+        let axis = row_axis(&self.axes(self.id));
+        let mut params = vec![self.address(x)?, self.address(w)?];
+        let (call, rows, signature);
+        match ids {
+            None => {
+                rows = Param::Rows { axis: axis.clone(), factor: count(&x_rows) };
+                call = "dense(x, w, out, rows)".to_owned();
+                signature = "float* out, const int rows";
+                params.extend([self.out.clone(), rows]);
+            }
+            Some(ids) => {
+                let per_row = count(&self.axes(ids));
+                let each = match (count(&x_rows), per_row) {
+                    (1, n) => n,
+                    (m, n) if m == n => 1,
+                    _ => return Err("a product whose rows are picked from along two axes".to_owned()),
+                };
+                rows = Param::Rows { axis: axis.clone(), factor: per_row };
+                call = format!("picked(x, w, ids, out, picks, {each})");
+                signature = "const int* ids, float* out, const int picks";
+                params.extend([self.address(ids)?, self.out.clone(), rows]);
+            }
+        }
+        let factor = if let Some(Param::Rows { factor, .. }) = params.last() { *factor } else { 1 };
+        let per_block = if ids.is_some() { 1 } else { PRODUCT_ROWS };
+        let grid = [
+            Blocks { rows: None, factor: columns, per_block: PRODUCT_WARPS },
+            Blocks { rows: axis, factor, per_block },
+        ];
+        let mut text = self.header("product.cuh");
+        let _ = writeln!(text, "using Core = {template};");
+        let (xt, wt) = (self.dtype(x).unwrap_or(DType::F32), self.dtype(w).unwrap_or(DType::F32));
+        let _ = writeln!(
+            text,
+            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {}* x, const {}* w, {signature}) {{\n  Core::{call};\n}}",
+            memory_type(xt),
+            memory_type(wt)
+        );
+        text += &format!("static_assert(Core::THREADS == {}, \"threads\");\n", PRODUCT_WARPS * 32);
+        Ok(self.unit(text, PRODUCT_WARPS * 32, grid, params))
+    }
+
+    fn attention(&self) -> Result<Draft, String> {
+        let Op::Attend { kv, mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
+        let KvRef::Kind(name) = kv else { return Err("a KV kind is not resolved".to_owned()) };
+        let kind = self.plan.kv.iter().position(|l| l.kind == *name).filter(|i| *i < 8);
+        let kind = kind.ok_or_else(|| format!("KV kind `{name}` has no layout, or is behind the eighth"))?;
+        let layout = &self.plan.kv[kind];
+        let (q, at) = (self.operand(0)?, self.operand(2)?);
+        let sink = self.graph.operands(self.id).get(3).copied();
+        let heads = count(&self.axes(q)) / layout.head_elements.max(1);
+        let share = heads / layout.heads.max(1);
+        if share * layout.heads != heads || layout.head_elements > 512 {
+            return Err(format!("{heads} query heads of {} elements over {}", layout.head_elements, layout.heads));
+        }
+        if sink.is_some_and(|s| self.dtype(s) != Some(DType::F32)) {
+            return Err("sink scores of another format than f32".to_owned());
+        }
+        let q_type = memory_type(self.dtype(q).unwrap_or(DType::F32));
+        let kv_type = memory_type(layout.dtype);
+        let mut text = self.header("attend.cuh");
+        let _ = writeln!(
+            text,
+            "using Core = Attend<{q_type}, {kv_type}, {heads}, {share}, {}, {}, {}, {ATTEND_WARPS}>;",
+            layout.head_elements,
+            layout.window.unwrap_or(0),
+            *mask == Mask::All
+        );
+        let _ = writeln!(text, "using Cache = {};", layout_type(layout));
+        let _ = writeln!(
+            text,
+            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {q_type}* q, const {kv_type}* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {{\n  Core::run<Cache>(q, pool, steps, {kind}, slot, at, sink, scale, out, rows);\n}}"
+        );
+        text += &format!("static_assert(Core::THREADS == {}, \"threads\");\n", ATTEND_WARPS * 32);
+        let axis = row_axis(&self.axes(self.id));
+        let params = vec![
+            self.address(q)?,
+            Param::Pool(kind),
+            Param::Steps,
+            Param::Slot(kind),
+            self.address(at)?,
+            sink.map_or(Ok(Param::Null), |s| self.address(s))?,
+            Param::Number(self.id),
+            self.out.clone(),
+            Param::Rows { axis: axis.clone(), factor: 1 },
+        ];
+        let grid =
+            [Blocks { rows: axis, factor: heads, per_block: 1 }, Blocks { rows: None, factor: 1, per_block: 1 }];
+        Ok(self.unit(text, ATTEND_WARPS * 32, grid, params))
+    }
+
+    fn header(&self, template: &str) -> String {
+        let ty = |id: ValueId| self.graph.tensor(id).map(ToString::to_string).unwrap_or_default();
+        let operands: Vec<String> = self.graph.operands(self.id).into_iter().map(ty).collect();
+        format!(
+            "// {}\n// {} from {}\n#include \"{template}\"\n\n",
+            self.title,
+            ty(self.id),
+            operands.iter().filter(|t| !t.is_empty()).cloned().collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    fn unit(&self, text: String, threads: u64, grid: [Blocks; 2], params: Vec<Param>) -> Draft {
+        let title = self.title.split('`').nth(1).unwrap_or("core");
+        let unit = Unit { text, threads: threads as u32, stem: stem(title, self.kind.word()) };
+        Draft { unit, grid, params }
+    }
+}

@@ -1,0 +1,119 @@
+//! All kernels of a compilation as text.
+
+use crate::region::{self, Unit};
+use artifact::{GraphCode, RegionCode};
+use ir::{KernelModule, Plan};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+
+/// Headers of generated units, by the names under which they include each other.
+pub const HEADERS: [(&str, &str); 6] = [
+    ("prelude.cuh", include_str!("../../../codegen-templates/prelude.cuh")),
+    ("numbers.cuh", include_str!("../../../codegen-templates/numbers.cuh")),
+    ("fold.cuh", include_str!("../../../codegen-templates/fold.cuh")),
+    ("cache.cuh", include_str!("../../../codegen-templates/cache.cuh")),
+    ("product.cuh", include_str!("../../../codegen-templates/product.cuh")),
+    ("attend.cuh", include_str!("../../../codegen-templates/attend.cuh")),
+];
+
+/// One translation unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the unit and of its entry.
+    pub name: String,
+    /// The text.
+    pub text: String,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// A region that no kernel was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Entry.
+    pub entry: String,
+    /// Graph.
+    pub graph: String,
+    /// Region.
+    pub region: String,
+    /// Its kind.
+    pub kind: ir::KernelKind,
+    /// What is beyond this build.
+    pub fact: String,
+}
+
+/// Everything generated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generated {
+    /// Units, each once.
+    pub sources: Vec<Source>,
+    /// Starts by entry, graph and region; `kernel` indexes `sources`.
+    pub entries: Vec<Vec<GraphCode>>,
+    /// What has no kernel.
+    pub missing: Vec<Missing>,
+}
+
+impl Generated {
+    /// All units as one text, for people.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for source in &self.sources {
+            text += &format!("// ---- {}.cu\n{}\n", source.name, source.text);
+        }
+        for m in &self.missing {
+            text += &format!("// no kernel for region `{}` of {} {}: {}\n", m.region, m.entry, m.graph, m.fact);
+        }
+        text
+    }
+}
+
+/// Generates the kernels of every region.
+pub fn generate(module: &KernelModule, plan: &Plan) -> Generated {
+    let mut out = Generated::default();
+    let mut known: HashMap<Unit, usize> = HashMap::new();
+    for entry in &module.entries {
+        let mut graphs = Vec::new();
+        for kernels in &entry.graphs {
+            let mut code = GraphCode { name: kernels.name.clone(), regions: Vec::new() };
+            for region in &kernels.regions {
+                match region::starts(module, plan, kernels, region) {
+                    Ok(draft) => code.regions.push(draft.coded(|unit| number(&mut out.sources, &mut known, unit))),
+                    Err(fact) => {
+                        code.regions.push(RegionCode::default());
+                        out.missing.push(Missing {
+                            entry: entry.name.clone(),
+                            graph: kernels.name.clone(),
+                            region: region.name.clone(),
+                            kind: region.kind,
+                            fact,
+                        });
+                    }
+                }
+            }
+            graphs.push(code);
+        }
+        out.entries.push(graphs);
+    }
+    out
+}
+
+/// The index of a unit; one text is one kernel, whichever regions start it.
+fn number(sources: &mut Vec<Source>, known: &mut HashMap<Unit, usize>, unit: Unit) -> usize {
+    // The stem is for people; the text alone says what the kernel is.
+    let key = Unit { stem: String::new(), text: without_comments(&unit.text), threads: unit.threads };
+    if let Some(index) = known.get(&key) {
+        return *index;
+    }
+    let digest = Sha256::digest(key.text.as_bytes());
+    let short: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
+    let name = format!("{}_{short}", unit.stem);
+    sources.push(Source { text: unit.text.replace("@NAME@", &name), name, threads: unit.threads });
+    known.insert(key, sources.len() - 1);
+    sources.len() - 1
+}
+
+/// A text without its first lines of comments: those name the region, which several may share.
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().skip_while(|l| l.starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}

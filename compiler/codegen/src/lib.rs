@@ -1,0 +1,29 @@
+//! CUDA C++ from the kernel level, and machine code from it, on a machine without a GPU.
+//!
+//! ```text
+//! region ─ region.rs ─► before, core, strands, stores ─ rows/, cores.rs ─► thin units over codegen-templates/
+//! unit ─ pool.rs ─► worker processes ─ nvrtc.rs ─► cubin ─ cubin.rs ─► registers, shared memory, stack
+//! ```
+//!
+//! A unit includes templates, which are plain C++17 over one prelude; only the prelude holds inline assembly. Units are
+//! translated without contraction, so that row operations give the interpreter's bits.
+
+mod cache;
+mod compile;
+mod cores;
+mod cubin;
+mod find;
+mod generate;
+mod nvrtc;
+mod pool;
+mod region;
+mod rows;
+mod worker;
+
+pub use cache::Cache;
+pub use compile::{CompileError, compile, options};
+pub use cubin::{Resources, resources};
+pub use find::{HOW_TO_GET_IT, Nvrtc, find};
+pub use generate::{Generated, HEADERS, Missing, Source, generate};
+pub use pool::{Pool, PoolError};
+pub use worker::{serve, version};

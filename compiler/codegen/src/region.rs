@@ -1,0 +1,331 @@
+//! A region as kernel starts: what stands before its core, the core, its strands and stores.
+//!
+//! The core writes binary32 numbers to scratch, and each strand is a row kernel that reads them. This keeps every region right,
+//! whatever its shape; joining strands to a core's tile is a matter of speed and changes no bit.
+
+use crate::cores::{self, Core};
+use crate::rows::{self, Job, Sink};
+use artifact::{Blocks, Param, RegionCode, Scratch, Start};
+use ir::{Anatomy, Axis, DType, Graph, KernelGraph, KernelKind, KernelModule, KvRef, Op, Plan, Region, ValueId};
+use std::collections::HashMap;
+
+/// A kernel's text before it has a name, with its threads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unit {
+    /// The text; the entry is called `@NAME@`.
+    pub text: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// What the name begins with.
+    pub stem: String,
+}
+
+/// A start whose kernel is not compiled yet.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The kernel.
+    pub unit: Unit,
+    /// Blocks.
+    pub grid: [Blocks; 2],
+    /// Parameters.
+    pub params: Vec<Param>,
+}
+
+/// Starts of a region.
+#[derive(Clone, Debug, Default)]
+pub struct RegionDraft {
+    /// Scratch places.
+    pub scratch: Vec<Scratch>,
+    /// Starts in order.
+    pub starts: Vec<Draft>,
+}
+
+impl RegionDraft {
+    /// The same with kernels numbered by `number`.
+    pub fn coded(self, mut number: impl FnMut(Unit) -> usize) -> RegionCode {
+        let starts = self.starts.into_iter();
+        let starts = starts.map(|d| Start { kernel: number(d.unit), grid: d.grid, params: d.params }).collect();
+        RegionCode { scratch: self.scratch, starts }
+    }
+}
+
+/// What is known while a region is taken apart.
+pub struct Maker<'a> {
+    module: &'a KernelModule,
+    plan: &'a Plan,
+    kernels: &'a KernelGraph,
+    region: &'a Region,
+    leaving: Vec<bool>,
+    /// Scratch places of values of this region.
+    places: HashMap<ValueId, usize>,
+    out: RegionDraft,
+}
+
+/// The starts of a region; the error says what is beyond this build.
+pub fn starts(
+    module: &KernelModule,
+    plan: &Plan,
+    kernels: &KernelGraph,
+    region: &Region,
+) -> Result<RegionDraft, String> {
+    if region.kind == KernelKind::View {
+        return Ok(RegionDraft::default());
+    }
+    let leaving = kernels.leaving();
+    let mut maker =
+        Maker { module, plan, kernels, region, leaving, places: HashMap::new(), out: RegionDraft::default() };
+    let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
+    if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
+        return Err("data exchanged between ranks".to_owned());
+    }
+    maker.make(&anatomy)?;
+    Ok(maker.out)
+}
+
+impl Maker<'_> {
+    fn graph(&self) -> &Graph {
+        &self.kernels.graph
+    }
+
+    fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {
+        if let Some(core) = anatomy.core {
+            self.prologue(anatomy, core)?;
+            self.core(core)?;
+        }
+        for strand in &anatomy.strands {
+            let mut values = self.with_parts(anatomy, &strand.values);
+            values.sort_unstable();
+            let rows = self.row_axes(&strand.rows, &strand.values);
+            let mut outputs = Vec::new();
+            for id in &strand.values {
+                if self.leaving[id.0 as usize] {
+                    outputs.push((*id, Sink::Buffer(Param::Value(*id))));
+                }
+            }
+            outputs.extend(self.cached(anatomy, |id| strand.values.contains(&id))?);
+            let in_place = self.in_place(anatomy, &outputs);
+            self.rows(values, rows, outputs, in_place)?;
+        }
+        // Rows that no strand computes go to the cache as they are.
+        let inside = |id: ValueId| anatomy.strands.iter().any(|s| s.values.contains(&id));
+        for (id, sink) in self.cached(anatomy, |id| !inside(id))? {
+            let axes = self.graph().tensor(id).map(|t| t.axes.clone()).unwrap_or_default();
+            let rows = axes.iter().filter(|a| a.is_rows()).cloned().collect();
+            self.copy(id, rows, sink)?;
+        }
+        // Cuts of a core's result that leave it as they are.
+        for id in &anatomy.parts {
+            if self.leaving[id.0 as usize] {
+                let axes = self.graph().tensor(*id).map(|t| t.axes.clone()).unwrap_or_default();
+                let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
+                let mut values = self.with_parts(anatomy, &[*id]);
+                values.push(*id);
+                values.sort_unstable();
+                values.dedup();
+                self.rows(values, rows, vec![(*id, Sink::Buffer(Param::Value(*id)))], false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of a strand with the cuts and views of the core that they read.
+    fn with_parts(&self, anatomy: &Anatomy, values: &[ValueId]) -> Vec<ValueId> {
+        let mut all = values.to_vec();
+        let mut open = values.to_vec();
+        while let Some(id) = open.pop() {
+            for operand in self.graph().operands(id) {
+                if anatomy.parts.contains(&operand) && !all.contains(&operand) {
+                    all.push(operand);
+                    open.push(operand);
+                }
+            }
+        }
+        all
+    }
+
+    /// Row axes of a strand, outermost first. Where a row would be a single element, the innermost axis is taken along it.
+    fn row_axes(&self, names: &[String], values: &[ValueId]) -> Vec<Axis> {
+        let fewest = values.iter().filter_map(|v| self.graph().tensor(*v)).min_by_key(|t| t.axes.len());
+        let Some(ty) = fewest else { return Vec::new() };
+        let mut rows: Vec<Axis> = ty.axes.iter().filter(|a| names.contains(&a.name)).cloned().collect();
+        let single = |rows: &[Axis]| {
+            let all = values.iter().filter_map(|v| self.graph().tensor(*v));
+            all.flat_map(|t| &t.axes).all(|a| rows.iter().any(|r| r.name == a.name))
+        };
+        if single(&rows) && rows.last().is_some_and(|a| !a.is_rows()) {
+            rows.pop();
+        }
+        rows
+    }
+
+    fn in_place(&self, anatomy: &Anatomy, outputs: &[(ValueId, Sink)]) -> bool {
+        let inputs = self.graph().ids().filter(|v| !self.region.values.contains(v));
+        let mut inputs = inputs.filter(|v| !self.graph().node(*v).op.is_view());
+        inputs.any(|old| outputs.iter().any(|(new, _)| anatomy.overwrites(self.graph(), old, *new)))
+    }
+
+    /// What goes to the cache of the values that `wanted` names.
+    fn cached(&self, anatomy: &Anatomy, wanted: impl Fn(ValueId) -> bool) -> Result<Vec<(ValueId, Sink)>, String> {
+        let mut sinks = Vec::new();
+        for store in &anatomy.stores {
+            let Op::Store { kv } = &self.graph().node(*store).op else { continue };
+            let kind = self.kind(kv)?;
+            let operands = self.graph().operands(*store);
+            let [key, value, at] = operands.as_slice() else { return Err(format!("{store} lacks an operand")) };
+            for (id, is_value) in [(*key, false), (*value, true)] {
+                if wanted(id) {
+                    sinks.push((id, Sink::Cache { kind, at: *at, is_value }));
+                }
+            }
+        }
+        Ok(sinks)
+    }
+
+    fn kind(&self, kv: &KvRef) -> Result<usize, String> {
+        let KvRef::Kind(name) = kv else { return Err("a KV kind is not resolved".to_owned()) };
+        let found = self.plan.kv.iter().position(|l| l.kind == *name);
+        found.filter(|i| *i < 8).ok_or_else(|| format!("KV kind `{name}` has no layout, or is behind the eighth"))
+    }
+
+    /// The value whose memory a value shows.
+    fn root(&self, id: ValueId) -> ValueId {
+        self.kernels.roots().get(id.0 as usize).copied().unwrap_or(id)
+    }
+
+    /// Where a value lies that a kernel reads.
+    fn memory(&self, id: ValueId) -> Option<Param> {
+        let id = self.root(id);
+        if let Some(place) = self.places.get(&id) {
+            return Some(Param::Scratch(*place));
+        }
+        match &self.graph().node(id).op {
+            Op::Weight(_) => Some(Param::Weight(id)),
+            Op::Literal(_) | Op::Scalar(_) => None,
+            _ => Some(Param::Value(id)),
+        }
+    }
+
+    /// A place for a value: its own in the arena if it leaves, scratch otherwise.
+    fn result_place(&mut self, id: ValueId) -> Result<Param, String> {
+        if self.leaving[id.0 as usize] {
+            return Ok(Param::Value(id));
+        }
+        let ty = self.graph().tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
+        let rows = ty.row_axes().next().map(str::to_owned);
+        let place = Scratch { row_bytes: ty.fixed_elements() * ty.dtype.bytes() as u64, rows };
+        self.out.scratch.push(place);
+        self.places.insert(id, self.out.scratch.len() - 1);
+        Ok(Param::Scratch(self.out.scratch.len() - 1))
+    }
+
+    /// A kernel for what stands before a core.
+    fn prologue(&mut self, anatomy: &Anatomy, core: ValueId) -> Result<(), String> {
+        let read = self.graph().operands(core).first().copied();
+        let Some(last) = read.filter(|v| anatomy.before.contains(v)) else { return Ok(()) };
+        let axes = self.graph().tensor(last).map(|t| t.axes.clone()).unwrap_or_default();
+        let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
+        let root = self.root(last);
+        let place = self.result_place(root)?;
+        self.rows(anatomy.before.clone(), rows, vec![(root, Sink::Buffer(place))], false)
+    }
+
+    fn core(&mut self, core: ValueId) -> Result<(), String> {
+        let place = self.result_place(core)?;
+        if matches!(self.graph().node(core).op, Op::Dot { .. }) {
+            let axes = self.graph().tensor(core).map(|t| t.axes.clone()).unwrap_or_default();
+            let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
+            return self.rows(vec![core], rows, vec![(core, Sink::Buffer(place))], false);
+        }
+        let memory = |id| self.memory(id);
+        let made = Core {
+            module: self.module,
+            plan: self.plan,
+            graph: self.graph(),
+            title: self.title(),
+            id: core,
+            kind: self.region.kind,
+            memory: &memory,
+            out: place,
+        };
+        let draft = cores::draft(&made)?;
+        self.out.starts.push(draft);
+        Ok(())
+    }
+
+    /// A value copied to the cache.
+    fn copy(&mut self, id: ValueId, rows: Vec<Axis>, sink: Sink) -> Result<(), String> {
+        // A rounding to the format that the value has changes nothing; it makes the copy an operation.
+        let mut builder = ir::GraphBuilder::new();
+        let ty = self.graph().node(id).ty.clone();
+        let tensor = self.graph().tensor(id).cloned().ok_or_else(|| format!("{id} is no tensor"))?;
+        let Sink::Cache { kind, at, is_value } = sink else { return Ok(()) };
+        let position = self.graph().node(at).ty.clone();
+        let (from, to_at) = (builder.input("row", ty.clone()), builder.input("at", position));
+        let to = builder.add(Op::Round(tensor.dtype), &[from], ty, None);
+        let graph = builder.finish();
+        let origin = |v: ValueId| if v == from { id } else { at };
+        let memory = |v: ValueId| self.memory(origin(v));
+        let sink = Sink::Cache { kind, at: to_at, is_value };
+        let job = Job {
+            graph: &graph,
+            title: self.title(),
+            values: vec![to],
+            rows,
+            outputs: vec![(to, sink)],
+            memory: &memory,
+            kv: &self.plan.kv,
+            in_place: false,
+        };
+        let kernel = rows::generate(&job)?;
+        self.push(kernel);
+        Ok(())
+    }
+
+    fn rows(
+        &mut self,
+        values: Vec<ValueId>,
+        rows: Vec<Axis>,
+        outputs: Vec<(ValueId, Sink)>,
+        in_place: bool,
+    ) -> Result<(), String> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        let memory = |id| self.memory(id);
+        let job = Job {
+            graph: &self.kernels.graph,
+            title: self.title(),
+            values,
+            rows,
+            outputs,
+            memory: &memory,
+            kv: &self.plan.kv,
+            in_place,
+        };
+        let kernel = rows::generate(&job)?;
+        self.push(kernel);
+        Ok(())
+    }
+
+    fn push(&mut self, kernel: rows::RowKernel) {
+        let unit = Unit { text: kernel.text, threads: kernel.threads, stem: stem(&self.region.name, "rows") };
+        self.out.starts.push(Draft { unit, grid: kernel.grid, params: kernel.params });
+    }
+
+    /// What a kernel says of itself.
+    fn title(&self) -> String {
+        format!("region `{}` ({})", self.region.name, self.region.kind.word())
+    }
+}
+
+/// What a kernel's name begins with: the region's name and the kind, in letters that every tool takes.
+pub fn stem(region: &str, kind: &str) -> String {
+    let plain: String = region.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let first = if plain.starts_with(|c: char| c.is_ascii_digit()) { "r" } else { "" };
+    format!("{first}{plain}_{kind}")
+}
+
+/// Whether a dtype can be multiplied.
+pub fn is_float(dtype: Option<DType>) -> bool {
+    dtype.is_some_and(|d| d.is_float())
+}
