@@ -5,13 +5,13 @@
 
 // HEADS query heads read HEADS / SHARE KV heads of D elements. WINDOW 0 sees all. `ends` is null for a causal mask, else the
 // last position of each sequence in this step.
-template <class Q, class KV, int HEADS, int SHARE, int D, int WINDOW, bool ALL, int WARPS>
+template <class Q, class KV, class S, int HEADS, int SHARE, int D, int WINDOW, bool ALL, int WARPS>
 struct Attend {
   static constexpr int THREADS = WARPS * 32, PER_LANE = (D + 31) / 32;
 
   template <class Layout>
   static DEVICE void run(const Q* __restrict__ q, const KV* __restrict__ pool, const Steps* steps, int kind, i64 slot, const int* at,
-                         const float* sink, float scale, float* __restrict__ out, int rows) {
+                         const S* sink, float scale, float* __restrict__ out, int rows) {
     __shared__ float query[D];
     __shared__ float best[WARPS], weight[WARPS];
     __shared__ float sums[WARPS][D];
@@ -74,11 +74,11 @@ struct Attend {
     for (int d = 0; d < PER_LANE; ++d)
       if (d * 32 + lane < D) sums[warp][d * 32 + lane] = acc[d];
     __syncthreads();
-    float highest = sink != nullptr ? sink[head] : nothing_larger();
+    float highest = sink != nullptr ? load(sink + head) : nothing_larger();
     for (int i = 0; i < WARPS; ++i) highest = larger(highest, best[i]);
     float all = 0.0f;
     for (int i = 0; i < WARPS; ++i) all += weight[i] * exponential(best[i] - highest);
-    if (sink != nullptr) all += exponential(sink[head] - highest);
+    if (sink != nullptr) all += exponential(load(sink + head) - highest);
     for (int e = threadIdx.x; e < D; e += THREADS) {
       float sum = 0.0f;
       for (int i = 0; i < WARPS; ++i) sum += sums[i][e] * exponential(best[i] - highest);

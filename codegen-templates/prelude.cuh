@@ -82,6 +82,25 @@ DEVICE void store8(int* p, const int (&x)[8]) {
   ((Words4*)p)[0] = v; ((Words4*)p)[1] = w;
 }
 
+// Shared memory as the instructions below name it.
+DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// Copies 16 bytes to shared memory beside other work, or zeros where `there` is false.
+DEVICE void copy16(u32 to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+DEVICE void copies_end_here() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+// Four 8 by 8 matrices of bf16: thread t names row t % 8 of matrix t / 8.
+DEVICE void load_matrices(u32 (&r)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
+}
+// c += a b for 16 by 16 times 16 by 8.
+DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Starts of kernels that depend on each other: the next may start, and this one waits for all before it.
 DEVICE void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

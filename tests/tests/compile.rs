@@ -63,7 +63,7 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
         "kernels of forward-one-t8",
         "relaxations: none",
         "not loadable",
-        "(grouped_matmul, sm_90a)",
+        "(collective, sm_90a): data exchanged between ranks",
     ] {
         assert!(report.out.contains(wanted), "no `{wanted}` in\n{}", report.out);
     }
@@ -78,7 +78,7 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
     let model = model.to_str().expect("path");
     let refused = programs.beam_run(&["generate", dir, "--model", model, "--prompt", "x", "--max-tokens", "1"]);
     assert_eq!(refused.code, 1, "{}", refused.out);
-    assert!(refused.err.contains("A0111") && refused.err.contains("(matmul, sm_90a)"), "{}", refused.err);
+    assert!(refused.err.contains("A0111") && refused.err.contains("(collective, sm_90a)"), "{}", refused.err);
 }
 
 #[test]

@@ -82,6 +82,9 @@ pub struct Scratch {
 pub struct Start {
     /// Index into [`DeviceCode::kernels`].
     pub kernel: usize,
+    /// Variants of a launch that it belongs to; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variants: Vec<ir::Variant>,
     /// Blocks along each direction.
     pub grid: [Blocks; 2],
     /// Parameters in order.
@@ -128,6 +131,13 @@ pub enum Param {
     Slot(usize),
     /// A null address.
     Null,
+}
+
+impl Start {
+    /// Whether a launch of this variant starts it.
+    pub fn serves(&self, variant: ir::Variant) -> bool {
+        self.variants.is_empty() || self.variants.contains(&variant)
+    }
 }
 
 impl KernelCode {

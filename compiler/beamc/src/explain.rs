@@ -25,6 +25,7 @@ fn known() -> Vec<Known> {
     list.extend(targets::CODES.iter().map(triple));
     list.extend(ir::CODES.iter().map(triple));
     list.extend(artifact::ERRORS.iter().map(|(code, text)| Known { code, title: "", text }));
+    list.extend(codegen::CODES.iter().map(triple));
     list.extend(failure::CODES.iter().map(triple));
     list
 }

@@ -70,7 +70,7 @@ impl Failure {
 }
 
 /// The codes that this binary adds: code, explanation.
-pub const CODES: [(&str, &str, &str); 8] = [
+pub const CODES: [(&str, &str, &str); 9] = [
     (
         "C0001",
         "not in this build",
@@ -90,5 +90,10 @@ pub const CODES: [(&str, &str, &str); 8] = [
         "C0008",
         "weights without a place",
         "The compiler checked where weights lie on each rank and found one that lies nowhere or twice. This is a defect of the compiler.",
+    ),
+    (
+        "C0009",
+        "the CUDA compiler cannot be used",
+        "NVRTC, which translates kernels, was found and cannot be loaded, or not be run as a process of its own. `beamc doctor` says which one was found.",
     ),
 ];

@@ -15,16 +15,14 @@ pub fn is_cuda(arch: &str) -> bool {
 }
 
 /// Device code, if any could be made, and what is missing, one line each.
-pub fn compile(
-    kernels: &KernelModule,
-    plan: &Plan,
-    arch: &str,
-) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
+pub fn compile(kernels: &KernelModule, plan: &Plan, arch: &str) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
     let generated: Generated = codegen::generate(kernels, plan);
-    let mut missing: Vec<String> = generated.missing.iter().map(|m| line(m, arch)).collect();
+    if !generated.missing.is_empty() {
+        // It cannot run, so there is nothing to translate for.
+        return Ok((None, generated.missing.iter().map(|m| line(m, arch)).collect()));
+    }
     let Some(nvrtc) = codegen::find() else {
-        missing.push(format!("the CUDA compiler NVRTC, which is not on this machine: {HOW_TO_GET_IT}"));
-        return Ok((None, missing));
+        return Ok((None, vec![format!("NVRTC, the CUDA compiler, is not on this machine: {HOW_TO_GET_IT}")]));
     };
     let fault = |text: String| Failure::input("C0009", text).help(HOW_TO_GET_IT);
     let version = codegen::version(&nvrtc).map_err(fault)?;
@@ -39,8 +37,12 @@ pub fn compile(
     };
     let compiler = format!("NVRTC {version}");
     let code = codegen::compile(&generated, arch, &compiler, &pool, &Cache::of_user());
-    let code = code.map_err(|e| Failure::input("C0009", e.to_string()).help("`beamc dump --stage cuda` shows the text"))?;
-    Ok((Some(code), missing))
+    let code = code.map_err(|e| {
+        let text = e.to_string();
+        let (code, rest) = text.split_once(": ").unwrap_or(("C0009", &text));
+        Failure::input(code, rest.to_owned()).help(e.help())
+    })?;
+    Ok((Some(code), Vec::new()))
 }
 
 fn line(m: &Missing, arch: &str) -> String {

@@ -35,7 +35,8 @@ pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
         Some(stage) => stages.text(stage, args.spans),
         None if kernels::is_cuda(&job.target.arch) => codegen::generate(&stages.kernels, &stages.plan).text(),
         None => {
-            let message = format!("target `{}` has no CUDA kernels, its kernels are part of the runtime", job.target.name);
+            let message =
+                format!("target `{}` has no CUDA kernels, its kernels are part of the runtime", job.target.name);
             return Err(Failure::input("C0004", message).help("name a target whose architecture begins with `sm_`"));
         }
     };

@@ -15,7 +15,7 @@ pub enum CompileError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A folder for files on the way could not be made.
-    #[error("K0003: {path} cannot be made: {source}; free disk space, or set TMPDIR to a folder that may be written to")]
+    #[error("K0003: {path} cannot be made: {source}")]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum CompileError {
         source: std::io::Error,
     },
     /// Machine code that does not hold what it should.
-    #[error("K0004: the machine code of kernel `{name}` {fact}; this is a defect of the compiler, report it with the spec")]
+    #[error("K0004: the machine code of kernel `{name}` {fact}")]
     Cubin {
         /// The kernel.
         name: String,
@@ -35,11 +35,8 @@ pub enum CompileError {
 /// Options of the CUDA compiler for an architecture. Products and sums round separately; division and roots are correctly
 /// rounded; subnormals stay.
 pub fn options(arch: &str) -> Vec<String> {
-    let fixed = ["--std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true", "-default-device"];
-    let mut options = vec![format!("--gpu-architecture={arch}")];
-    options.extend(fixed.iter().filter(|o| **o != "-default-device").map(|o| (*o).to_owned()));
-    options.push("--no-cache".to_owned());
-    options
+    let fixed = ["--std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true", "--no-cache"];
+    std::iter::once(format!("--gpu-architecture={arch}")).chain(fixed.map(str::to_owned)).collect()
 }
 
 /// Translates what is generated. `compiler` names the CUDA compiler and its version.
@@ -61,8 +58,7 @@ pub fn compile(
     }
     if !open.is_empty() {
         let folder = std::env::temp_dir().join(format!("beamc-{}-{}", std::process::id(), open.len()));
-        std::fs::create_dir_all(&folder)
-            .map_err(|source| CompileError::Folder { path: folder.clone(), source })?;
+        std::fs::create_dir_all(&folder).map_err(|source| CompileError::Folder { path: folder.clone(), source })?;
         let new = pool.translate(&open, &options, &folder);
         let _ = std::fs::remove_dir_all(&folder);
         let new = new?;
@@ -73,8 +69,12 @@ pub fn compile(
         }
         made.extend(new);
     }
-    let mut code =
-        DeviceCode { arch: arch.to_owned(), compiler: compiler.to_owned(), entries: generated.entries.clone(), ..DeviceCode::default() };
+    let mut code = DeviceCode {
+        arch: arch.to_owned(),
+        compiler: compiler.to_owned(),
+        entries: generated.entries.clone(),
+        ..DeviceCode::default()
+    };
     for source in &generated.sources {
         let cubin = made.remove(&source.name).unwrap_or_default();
         let found = resources_of(source, &cubin)?;
@@ -96,4 +96,17 @@ pub fn compile(
 fn resources_of(source: &Source, cubin: &[u8]) -> Result<Resources, CompileError> {
     let fault = |fact: &str| CompileError::Cubin { name: source.name.clone(), fact: fact.to_owned() };
     cubin::resources(cubin, &source.name).ok_or_else(|| fault("has no such entry"))
+}
+
+impl CompileError {
+    /// What to do next.
+    pub fn help(&self) -> &'static str {
+        match self {
+            CompileError::Pool(PoolError::Worker(_)) => "`beamc doctor` says which CUDA compiler was found",
+            CompileError::Folder { .. } => "free disk space, or set TMPDIR to a folder that may be written to",
+            CompileError::Pool(PoolError::Unit { .. }) | CompileError::Cubin { .. } => {
+                "this is a defect of the compiler: report it with the spec and the text that `beamc dump --stage cuda` shows"
+            }
+        }
+    }
 }

@@ -10,6 +10,10 @@ use std::fmt::Write;
 const PRODUCT_WARPS: u64 = 8;
 /// Token rows that a product's block has at once.
 const PRODUCT_ROWS: u64 = 8;
+/// Rows and columns of a tile of a product of many rows.
+const TILE_EDGE: u64 = 128;
+/// Threads of a block that has such a tile.
+const TILE_THREADS: u64 = 256;
 /// Warps of a block of an attention.
 const ATTEND_WARPS: u64 = 4;
 
@@ -33,11 +37,18 @@ pub struct Core<'a> {
     pub out: Param,
 }
 
-/// The start of a core.
-pub fn draft(core: &Core<'_>) -> Result<Draft, String> {
+/// The starts of a core: one, or one for few rows and one for many.
+pub fn drafts(core: &Core<'_>) -> Result<Vec<Draft>, String> {
     match &core.graph.node(core.id).op {
-        Op::Linear { .. } => core.product(),
-        Op::Attend { .. } => core.attention(),
+        Op::Linear { .. } => {
+            let mut few = core.product()?;
+            let many = core.tiles(&few)?;
+            if many.is_some() {
+                few.variants = vec![ir::Variant::Only, ir::Variant::FewRows];
+            }
+            Ok(std::iter::once(few).chain(many).collect())
+        }
+        Op::Attend { .. } => Ok(vec![core.attention()?]),
         _ => Err(format!("{} is no core that this build has a template for", core.id)),
     }
 }
@@ -84,7 +95,8 @@ impl Core<'_> {
         if !is_float(self.dtype(x)) || !is_float(self.dtype(w)) {
             return Err("a product of other formats than f32 and bf16".to_owned());
         }
-        let free = |axes: Vec<Axis>| -> Vec<Axis> { axes.into_iter().filter(|a| !contract.contains(&a.name)).collect() };
+        let free =
+            |axes: Vec<Axis>| -> Vec<Axis> { axes.into_iter().filter(|a| !contract.contains(&a.name)).collect() };
         let (x_rows, w_rows) = (free(self.axes(x)), free(self.axes(w)));
         let k = count(&self.axes(x)) / count(&x_rows).max(1);
         let columns = count(&w_rows[usize::from(ids.is_some()).min(w_rows.len())..]);
@@ -140,6 +152,32 @@ impl Core<'_> {
         Ok(self.unit(text, PRODUCT_WARPS * 32, grid, params))
     }
 
+    /// The same product on tiles, where the matrix units take its formats. Parameters are those of the one for few rows.
+    fn tiles(&self, few: &Draft) -> Result<Option<Draft>, String> {
+        let Op::Linear { contract, .. } = &self.graph.node(self.id).op else { return Ok(None) };
+        let (x, w) = (self.operand(0)?, self.operand(1)?);
+        let bf16 = |id| self.dtype(id) == Some(DType::Bf16);
+        let picked = self.graph.operands(self.id).len() > 2;
+        let of = |id| self.axes(id).into_iter().filter(|a| contract.contains(&a.name)).collect::<Vec<_>>();
+        let k = count(&of(x));
+        if picked || self.kind == KernelKind::Route || !bf16(x) || !bf16(w) || !k.is_multiple_of(8) {
+            return Ok(None);
+        }
+        let columns = count(&self.axes(w)) / k.max(1);
+        let (cuts, granule) = self.interleave(w);
+        let mut text = self.header("tiles.cuh");
+        let _ = writeln!(text, "using Core = Tiles<{columns}, {k}, {cuts}, {granule}>;");
+        text += "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const bf16* x, const bf16* w, float* out, const int rows) {\n  Core::dense(x, w, out, rows);\n}\n";
+        text += &format!("static_assert(Core::THREADS == {TILE_THREADS}, \"threads\");\n");
+        let [_, rows] = few.grid.clone();
+        let grid =
+            [Blocks { rows: None, factor: columns, per_block: TILE_EDGE }, Blocks { per_block: TILE_EDGE, ..rows }];
+        let mut draft = self.unit(text, TILE_THREADS, grid, few.params.clone());
+        draft.unit.stem += "_tiles";
+        draft.variants = vec![ir::Variant::ManyRows];
+        Ok(Some(draft))
+    }
+
     fn attention(&self) -> Result<Draft, String> {
         let Op::Attend { kv, mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
         let KvRef::Kind(name) = kv else { return Err("a KV kind is not resolved".to_owned()) };
@@ -153,15 +191,13 @@ impl Core<'_> {
         if share * layout.heads != heads || layout.head_elements > 512 {
             return Err(format!("{heads} query heads of {} elements over {}", layout.head_elements, layout.heads));
         }
-        if sink.is_some_and(|s| self.dtype(s) != Some(DType::F32)) {
-            return Err("sink scores of another format than f32".to_owned());
-        }
         let q_type = memory_type(self.dtype(q).unwrap_or(DType::F32));
         let kv_type = memory_type(layout.dtype);
+        let sink_type = memory_type(sink.and_then(|s| self.dtype(s)).unwrap_or(DType::F32));
         let mut text = self.header("attend.cuh");
         let _ = writeln!(
             text,
-            "using Core = Attend<{q_type}, {kv_type}, {heads}, {share}, {}, {}, {}, {ATTEND_WARPS}>;",
+            "using Core = Attend<{q_type}, {kv_type}, {sink_type}, {heads}, {share}, {}, {}, {}, {ATTEND_WARPS}>;",
             layout.head_elements,
             layout.window.unwrap_or(0),
             *mask == Mask::All
@@ -169,7 +205,7 @@ impl Core<'_> {
         let _ = writeln!(text, "using Cache = {};", layout_type(layout));
         let _ = writeln!(
             text,
-            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {q_type}* q, const {kv_type}* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {{\n  Core::run<Cache>(q, pool, steps, {kind}, slot, at, sink, scale, out, rows);\n}}"
+            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {q_type}* q, const {kv_type}* pool, const Steps* steps, const i64 slot, const int* at, const {sink_type}* sink, const float scale, float* out, const int rows) {{\n  Core::run<Cache>(q, pool, steps, {kind}, slot, at, sink, scale, out, rows);\n}}"
         );
         text += &format!("static_assert(Core::THREADS == {}, \"threads\");\n", ATTEND_WARPS * 32);
         let axis = row_axis(&self.axes(self.id));
@@ -184,8 +220,7 @@ impl Core<'_> {
             self.out.clone(),
             Param::Rows { axis: axis.clone(), factor: 1 },
         ];
-        let grid =
-            [Blocks { rows: axis, factor: heads, per_block: 1 }, Blocks { rows: None, factor: 1, per_block: 1 }];
+        let grid = [Blocks { rows: axis, factor: heads, per_block: 1 }, Blocks { rows: None, factor: 1, per_block: 1 }];
         Ok(self.unit(text, ATTEND_WARPS * 32, grid, params))
     }
 
@@ -203,6 +238,6 @@ impl Core<'_> {
     fn unit(&self, text: String, threads: u64, grid: [Blocks; 2], params: Vec<Param>) -> Draft {
         let title = self.title.split('`').nth(1).unwrap_or("core");
         let unit = Unit { text, threads: threads as u32, stem: stem(title, self.kind.word()) };
-        Draft { unit, grid, params }
+        Draft { unit, variants: Vec::new(), grid, params }
     }
 }

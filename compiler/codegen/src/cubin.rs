@@ -40,7 +40,11 @@ fn sections(cubin: &[u8]) -> Option<Vec<Section<'_>>> {
         let name = std::str::from_utf8(name.get(..name.iter().position(|b| *b == 0)?)?).ok()?;
         let (start, size) = range(h)?;
         // A section without bits has a size and no bytes.
-        let bytes = if number(h, 4, 4)? == 8 { &[][..] } else { cubin.get(start as usize..start.checked_add(size)? as usize)? };
+        let bytes = if number(h, 4, 4)? == 8 {
+            &[][..]
+        } else {
+            cubin.get(start as usize..start.checked_add(size)? as usize)?
+        };
         found.push(Section { name, info: number(h, 0x2c, 4)? as u32, size, bytes });
     }
     Some(found)
@@ -56,11 +60,8 @@ pub fn resources(cubin: &[u8], kernel: &str) -> Option<Resources> {
     let sections = sections(cubin)?;
     let text = sections.iter().find(|s| s.name == format!(".text.{kernel}"))?;
     let shared = sections.iter().find(|s| s.name == format!(".nv.shared.{kernel}"));
-    let mut out = Resources {
-        registers: text.info >> 24,
-        shared_bytes: shared.map_or(0, |s| s.size as u32),
-        stack_bytes: 0,
-    };
+    let mut out =
+        Resources { registers: text.info >> 24, shared_bytes: shared.map_or(0, |s| s.size as u32), stack_bytes: 0 };
     let own = format!(".nv.info.{kernel}");
     for section in sections.iter().filter(|s| s.name == ".nv.info" || s.name == own) {
         for (attribute, value) in attributes(section.bytes) {

@@ -70,7 +70,9 @@ mod tests {
     #[test]
     fn the_library_and_its_table_are_found_in_a_folder() {
         let folder = tempfile::tempdir().expect("a folder");
-        for name in ["libnvrtc.alt.so.13", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0"] {
+        for name in
+            ["libnvrtc.alt.so.13", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0"]
+        {
             std::fs::write(folder.path().join(name), b"").expect("a file");
         }
         let found = in_place(folder.path()).expect("found");

@@ -7,12 +7,13 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// Headers of generated units, by the names under which they include each other.
-pub const HEADERS: [(&str, &str); 6] = [
+pub const HEADERS: [(&str, &str); 7] = [
     ("prelude.cuh", include_str!("../../../codegen-templates/prelude.cuh")),
     ("numbers.cuh", include_str!("../../../codegen-templates/numbers.cuh")),
     ("fold.cuh", include_str!("../../../codegen-templates/fold.cuh")),
     ("cache.cuh", include_str!("../../../codegen-templates/cache.cuh")),
     ("product.cuh", include_str!("../../../codegen-templates/product.cuh")),
+    ("tiles.cuh", include_str!("../../../codegen-templates/tiles.cuh")),
     ("attend.cuh", include_str!("../../../codegen-templates/attend.cuh")),
 ];
 

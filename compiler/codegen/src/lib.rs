@@ -27,3 +27,23 @@ pub use find::{HOW_TO_GET_IT, Nvrtc, find};
 pub use generate::{Generated, HEADERS, Missing, Source, generate};
 pub use pool::{Pool, PoolError};
 pub use worker::{serve, version};
+
+/// Codes that this crate can print: code, title, explanation.
+pub const CODES: [(&str, &str, &str); 4] = [
+    (
+        "K0001",
+        "a worker of the CUDA compiler ended",
+        "Kernels are translated by processes of their own. One of them did not start, or ended before it answered.",
+    ),
+    (
+        "K0002",
+        "a kernel does not translate",
+        "The CUDA compiler refuses the text of a generated kernel, or remarks on it. This is a defect of the compiler.",
+    ),
+    ("K0003", "no folder for machine code on the way", "The folder for temporary files cannot be written to."),
+    (
+        "K0004",
+        "machine code without its kernel",
+        "What the CUDA compiler left does not hold the kernel that was translated. This is a defect of the compiler.",
+    ),
+];

@@ -95,8 +95,14 @@ impl Library {
         // SAFETY: every address is of a string or list that outlives the call; counts are those of the lists; the program
         // is used between its creation and its end only.
         unsafe {
-            let made =
-                (self.create)(&mut program, unit.as_ptr(), file.as_ptr(), texts.len() as c_int, texts.as_ptr(), names.as_ptr());
+            let made = (self.create)(
+                &mut program,
+                unit.as_ptr(),
+                file.as_ptr(),
+                texts.len() as c_int,
+                texts.as_ptr(),
+                names.as_ptr(),
+            );
             self.check(made)?;
             let code = (self.compile)(program, options.len() as c_int, options.as_ptr());
             let log = self.bytes(program, self.log_size, self.log);

@@ -12,10 +12,10 @@ use std::sync::Mutex;
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// A worker did not start or ended early.
-    #[error("K0001: a worker process of the CUDA compiler ended: {0}; `beamc doctor` says what is missing")]
+    #[error("K0001: a worker process of the CUDA compiler ended: {0}")]
     Worker(String),
     /// A unit does not translate: a defect of the generator.
-    #[error("K0002: kernel `{name}` does not translate; this is a defect of the compiler, report it with the spec\n{log}")]
+    #[error("K0002: kernel `{name}` does not translate\n{log}")]
     Unit {
         /// The unit.
         name: String,

@@ -25,6 +25,8 @@ pub struct Unit {
 pub struct Draft {
     /// The kernel.
     pub unit: Unit,
+    /// Variants of a launch that it belongs to; empty for all.
+    pub variants: Vec<ir::Variant>,
     /// Blocks.
     pub grid: [Blocks; 2],
     /// Parameters.
@@ -44,7 +46,9 @@ impl RegionDraft {
     /// The same with kernels numbered by `number`.
     pub fn coded(self, mut number: impl FnMut(Unit) -> usize) -> RegionCode {
         let starts = self.starts.into_iter();
-        let starts = starts.map(|d| Start { kernel: number(d.unit), grid: d.grid, params: d.params }).collect();
+        let mut start =
+            |d: Draft| Start { kernel: number(d.unit), variants: d.variants, grid: d.grid, params: d.params };
+        let starts = starts.map(&mut start).collect();
         RegionCode { scratch: self.scratch, starts }
     }
 }
@@ -247,8 +251,8 @@ impl Maker<'_> {
             memory: &memory,
             out: place,
         };
-        let draft = cores::draft(&made)?;
-        self.out.starts.push(draft);
+        let drafts = cores::drafts(&made)?;
+        self.out.starts.extend(drafts);
         Ok(())
     }
 
@@ -309,7 +313,7 @@ impl Maker<'_> {
 
     fn push(&mut self, kernel: rows::RowKernel) {
         let unit = Unit { text: kernel.text, threads: kernel.threads, stem: stem(&self.region.name, "rows") };
-        self.out.starts.push(Draft { unit, grid: kernel.grid, params: kernel.params });
+        self.out.starts.push(Draft { unit, variants: Vec::new(), grid: kernel.grid, params: kernel.params });
     }
 
     /// What a kernel says of itself.

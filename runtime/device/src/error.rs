@@ -91,9 +91,12 @@ pub enum PrepareError {
     },
     /// An executor that is not in this build.
     #[error(
-        "D0106: executor `{0}` is not in this build, which has `interp` and `cpu`; choose one of these with `--executor`"
+        "D0106: executor `{0}` is not in this build, which has `interp`, `cpu` and `cuda`; choose one of these with `--executor`"
     )]
     NotBuilt(String),
+    /// A CUDA device that is missing, of another architecture, or out of memory.
+    #[error("D0111: the cuda executor cannot run here: {0}; `beam-run doctor` says what this machine has")]
+    Device(String),
     /// A value with a row for something that a step does not bring.
     #[error(
         "D0107: `{value}` in graph `{graph}` has rows of axis `{axis}`, a step has rows of `T` (tokens) and `R` (wanted) only; give it one of these in the spec, or compile the artifact again"

@@ -7,6 +7,7 @@
 //! segment.rs    operations of one or more regions, run some rows at a time
 //! kernels/      what an operation computes, on the CPU
 //! cpu.rs        the executor that serves: walker + kernels + paged cache
+//! cuda/         the executor that runs an artifact's kernels on a CUDA device
 //! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
 //! shell.rs      what both are around a step: tickets, page copies, probes
 //! probe.rs      values traced out of, and injected into, either of them
@@ -20,6 +21,7 @@ mod arena;
 mod cache;
 mod contract;
 mod cpu;
+mod cuda;
 mod error;
 mod finish;
 mod kernels;
@@ -36,6 +38,7 @@ mod walker;
 
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
+pub use cuda::{CudaExecutor, Verdict, describe_device, selftest};
 pub use error::PrepareError;
 pub use load::{ExecutorKind, load, load_probed, pool_pages_for};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};

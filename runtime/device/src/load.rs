@@ -1,6 +1,7 @@
 //! The door: an artifact, weights and a choice of executor in, an executor out.
 
 use crate::cpu::CpuExecutor;
+use crate::cuda::CudaExecutor;
 use crate::error::PrepareError;
 use crate::probe::Probed;
 use crate::store::WeightStore;
@@ -21,6 +22,8 @@ pub enum ExecutorKind {
     Interp,
     /// Rust kernels on this machine's processor.
     Cpu,
+    /// The artifact's kernels on a CUDA device.
+    Cuda,
 }
 
 impl FromStr for ExecutorKind {
@@ -30,6 +33,7 @@ impl FromStr for ExecutorKind {
         match word {
             "interp" => Ok(ExecutorKind::Interp),
             "cpu" => Ok(ExecutorKind::Cpu),
+            "cuda" => Ok(ExecutorKind::Cuda),
             other => Err(PrepareError::NotBuilt(other.to_owned())),
         }
     }
@@ -40,6 +44,7 @@ impl fmt::Display for ExecutorKind {
         f.write_str(match self {
             ExecutorKind::Interp => "interp",
             ExecutorKind::Cpu => "cpu",
+            ExecutorKind::Cuda => "cuda",
         })
     }
 }
@@ -71,6 +76,7 @@ pub fn load_probed(
     Ok(match kind {
         ExecutorKind::Interp => Box::new(InterpExecutor::new(kernels, plan, weights, pool_pages)?),
         ExecutorKind::Cpu => Box::new(CpuExecutor::new(kernels, plan, weights, pool_pages)?),
+        ExecutorKind::Cuda => Box::new(CudaExecutor::new(artifact, weights, pool_pages)?),
     })
 }
 

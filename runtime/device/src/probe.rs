@@ -90,6 +90,14 @@ pub enum ProbeError {
         /// Rows of the run.
         needed: usize,
     },
+    /// An executor that keeps values inside its kernels.
+    #[error(
+        "D0204: `{name}` is to be traced or replaced, which the cuda executor does not do; use `--executor interp` or `cpu`"
+    )]
+    NotHere {
+        /// Full name.
+        name: String,
+    },
 }
 
 /// An executor that can be probed.

@@ -121,7 +121,7 @@ impl Runs for Interp {
 }
 
 /// Every weight of the model as a tensor with its declared axes.
-fn weight_map(facts: &Facts, store: &dyn WeightStore) -> Result<WeightMap, PrepareError> {
+pub(crate) fn weight_map(facts: &Facts, store: &dyn WeightStore) -> Result<WeightMap, PrepareError> {
     let mut map = WeightMap::new();
     for weight in &facts.weights {
         let layers: Vec<Option<usize>> = match weight.scope {

@@ -92,11 +92,8 @@ impl Kernel<'_> {
             return Ok(known.clone());
         }
         let coords = &key.1;
-        let text = if self.job.computes(id) {
-            self.computed(body, id, coords)?
-        } else {
-            self.given(body, id, coords, &axes)?
-        };
+        let text =
+            if self.job.computes(id) { self.computed(body, id, coords)? } else { self.given(body, id, coords, &axes)? };
         body.memo.insert(key, text.clone());
         Ok(text)
     }
@@ -231,7 +228,14 @@ impl Kernel<'_> {
     }
 
     /// Indices along the factors of a merged axis.
-    fn parted(&mut self, body: &mut Body, id: ValueId, of: ValueId, into: &str, coords: &Coords) -> Result<Coords, String> {
+    fn parted(
+        &mut self,
+        body: &mut Body,
+        id: ValueId,
+        of: ValueId,
+        into: &str,
+        coords: &Coords,
+    ) -> Result<Coords, String> {
         let factors = self.factors(of, id, into)?;
         let mut out = coords.clone();
         let index = out.remove(into).unwrap_or_default();

@@ -255,7 +255,8 @@ impl Kernel<'_> {
         let _ = writeln!(text, "// {}", self.job.title);
         let rows: Vec<&str> = self.job.rows.iter().map(|a| a.name.as_str()).collect();
         let g = self.geometry;
-        let way = if g.is_flat { "a group of 8 elements a thread".to_owned() } else { format!("{} threads a row", g.lanes) };
+        let way =
+            if g.is_flat { "a group of 8 elements a thread".to_owned() } else { format!("{} threads a row", g.lanes) };
         let _ = writeln!(text, "// rows [{}], {way}", rows.join(", "));
         for (param, declared) in params.iter().zip(signature).skip(1) {
             let what = match param {
@@ -397,7 +398,8 @@ impl Kernel<'_> {
                 let (inner, heads) = own.split_last().ok_or("a cached row has no elements")?;
                 let head = flat(heads, coords)?;
                 let inside = coords.get(&inner.name).cloned().unwrap_or_default();
-                let start = Index::symbol(&format!("cell{kind}")).plus(&Index::number(if *is_value { offset } else { 0 }));
+                let start =
+                    Index::symbol(&format!("cell{kind}")).plus(&Index::number(if *is_value { offset } else { 0 }));
                 Ok((pool, head.times(head_stride).plus(&inside).plus(&start)))
             }
         }
@@ -430,7 +432,11 @@ impl Kernel<'_> {
                     let from = if wide { "e".to_owned() } else { format!("(e + {LANE})") };
                     let line = format!("const int {name} = {from} / {behind} % {n};  // {}", axis.name);
                     body.symbols.insert(name.clone(), Symbol { varies: !wide, aligned: wide && last });
-                    if wide { body.group_lines.push(line) } else { body.lines.push(line) }
+                    if wide {
+                        body.group_lines.push(line)
+                    } else {
+                        body.lines.push(line)
+                    }
                     let mut index = Index::symbol(&name);
                     if wide && last {
                         index = index.plus(&Index::symbol(LANE));

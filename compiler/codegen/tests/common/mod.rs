@@ -1,0 +1,20 @@
+//! Every level of a compilation of one of the repository's specs.
+
+use ir::Mesh;
+use passes::{Compile, Stages};
+use spec::{Choices, Library, check_path};
+use std::path::Path;
+use targets::Target;
+
+/// Compiles a file of `model-spec` for a target on one device.
+pub fn compiled(spec: &str, target: &str) -> Stages {
+    let target = Target::load(target).expect("target");
+    let mesh = Mesh::single();
+    let options = target.options_on(&mesh).into_iter().collect();
+    let choices = Choices { act: target.act, options, ..Choices::default() };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec").join(spec);
+    let checked = check_path(&path, &Library::embedded(), &choices);
+    let model = checked.model.unwrap_or_else(|| panic!("{spec} has errors"));
+    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    Stages::compile(model, &compile).unwrap_or_else(|e| panic!("{}: {}; {}", e.code, e.message, e.help))
+}

@@ -1,0 +1,52 @@
+//! What is generated: every region of every spec of the repository has kernels, and the text of some is pinned.
+
+mod common;
+
+use codegen::{Generated, generate};
+use common::compiled;
+use std::collections::BTreeSet;
+
+fn generated(spec: &str) -> Generated {
+    let stages = compiled(spec, "h200-bf16");
+    generate(&stages.kernels, &stages.plan)
+}
+
+#[test]
+fn every_region_of_every_spec_has_kernels() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec");
+    let mut count = 0;
+    for place in ["", "variants/"] {
+        let files = std::fs::read_dir(folder.join(place)).expect("specs").flatten();
+        for file in files.filter(|f| f.path().extension().is_some_and(|e| e == "toml")) {
+            let spec = format!("{place}{}", file.file_name().to_string_lossy());
+            let made = generated(&spec);
+            assert!(made.missing.is_empty(), "{spec}: {:?}", made.missing);
+            assert!(made.sources.len() > 15, "{spec} has {} kernels", made.sources.len());
+            count += 1;
+        }
+    }
+    assert!(count >= 20, "only {count} specs were looked at");
+}
+
+#[test]
+fn the_same_text_is_one_kernel_whichever_regions_start_it() {
+    let made = generated("beam-nano.toml");
+    let names: BTreeSet<&str> = made.sources.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names.len(), made.sources.len());
+    let starts = made.entries.iter().flatten().flat_map(|g| &g.regions).map(|r| r.starts.len()).sum::<usize>();
+    assert!(starts > made.sources.len() + 10, "{starts} starts of {} kernels", made.sources.len());
+    assert_eq!(made, generated("beam-nano.toml"), "two generations differ");
+}
+
+/// Kernels whose text shows what the generator does: a table read and a norm, a rotation stored in the cache, a
+/// selection, a product with alternating rows, attention with a window.
+#[test]
+fn the_text_of_kernels() {
+    let made = generated("beam-nano.toml");
+    for stem in ["norm_rows", "sparse_w_rows", "dense_h_matmul", "attention_o_attend"] {
+        let source = made.sources.iter().find(|s| s.name.starts_with(stem)).expect("a kernel of this name");
+        insta::assert_snapshot!(stem, source.text);
+    }
+    let rotation = made.sources.iter().find(|s| s.text.contains("cell0") || s.text.contains("cell1"));
+    insta::assert_snapshot!("rotation_and_store", rotation.expect("a kernel that stores").text);
+}

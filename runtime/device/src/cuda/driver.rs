@@ -1,0 +1,296 @@
+//! The border to the CUDA driver: a device, its memory, kernels and their starts. Nothing else of `cuda/` is `unsafe`.
+//!
+//! The driver's library is loaded when a device is opened, so a machine without one gets an error and no more. All work goes to
+//! one stream and runs in order; what is read back waits for it.
+
+#![allow(unsafe_code)]
+
+use cudarc::driver::{DriverError, result, sys};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// A device with its stream.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    name: String,
+    arch: (i32, i32),
+}
+
+// SAFETY: contexts and streams of the driver may be used from any thread; each call makes the context current first.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the driver locks what it shares.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: both were made by `open` and are not used any more.
+        unsafe {
+            let _ = result::ctx::set_current(self.context);
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+/// A piece of device memory; given back when it is dropped.
+pub struct Memory {
+    device: Device,
+    address: u64,
+    bytes: usize,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.device.enter().is_ok() {
+            // SAFETY: the address came from the allocator and is given back once.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// A kernel, loaded.
+pub struct Kernel {
+    // Kept: the function lives in it.
+    _module: Module,
+    function: sys::CUfunction,
+    /// Bytes of each parameter.
+    sizes: Vec<usize>,
+}
+
+struct Module {
+    device: Device,
+    module: sys::CUmodule,
+}
+
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for Kernel {}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: the module was loaded once and is unloaded once.
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}
+
+/// A parameter's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// An address of device memory.
+    Address(u64),
+    /// A 32-bit integer.
+    I32(i32),
+    /// A 64-bit integer.
+    I64(i64),
+    /// A binary32 number.
+    F32(f32),
+}
+
+impl Argument {
+    /// Size.
+    pub fn bytes(self) -> usize {
+        match self {
+            Argument::Address(_) | Argument::I64(_) => 8,
+            Argument::I32(_) | Argument::F32(_) => 4,
+        }
+    }
+}
+
+fn text(what: &str) -> impl FnOnce(DriverError) -> String + '_ {
+    move |error| {
+        let name = error.error_string().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        format!("{what}: {name} (code {})", error.0 as u32)
+    }
+}
+
+impl Device {
+    /// Opens the first device. The error says what is missing.
+    pub fn open() -> Result<Device, String> {
+        // SAFETY: only asks whether the library can be loaded; the calls below do so through it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err("the CUDA driver's library `libcuda.so.1` is not on this machine".to_owned());
+        }
+        result::init().map_err(text("the CUDA driver does not start"))?;
+        let device = result::device::get(0).map_err(text("there is no CUDA device"))?;
+        let name = result::device::get_name(device).map_err(text("the device has no name"))?;
+        // SAFETY: the device was given by the driver.
+        let attribute = |a| unsafe { result::device::get_attribute(device, a) }.map_err(text("a device attribute"));
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        let arch = (attribute(MAJOR)?, attribute(MINOR)?);
+        // SAFETY: the device was given by the driver; the context is released when the device is dropped.
+        let context = unsafe {
+            let context = result::primary_ctx::retain(device).map_err(text("no context"))?;
+            result::ctx::set_current(context).map_err(text("no context"))?;
+            context
+        };
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(text("no stream"))?;
+        Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch }) })
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Compute capability: major, minor.
+    pub fn arch(&self) -> (i32, i32) {
+        self.inner.arch
+    }
+
+    fn enter(&self) -> Result<(), String> {
+        // SAFETY: the context is alive as long as the device is.
+        unsafe { result::ctx::set_current(self.inner.context) }.map_err(text("the device's context"))
+    }
+
+    /// Memory of this size; what it holds is anything.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory, String> {
+        self.enter()?;
+        // SAFETY: nothing reads the memory before it is written, save kernels, whose errors are theirs.
+        let address = match bytes {
+            0 => 0,
+            n => unsafe { result::malloc_sync(n) }.map_err(text(&format!("{n} bytes of device memory")))?,
+        };
+        Ok(Memory { device: self.clone(), address, bytes })
+    }
+
+    /// Loads a kernel from machine code.
+    pub fn load(&self, cubin: &[u8], name: &str) -> Result<Kernel, String> {
+        self.enter()?;
+        let symbol = CString::new(name).map_err(|_| format!("kernel `{name}` has a zero byte in its name"))?;
+        // SAFETY: the image is a whole ELF file, which the driver checks; the function lives as long as its module.
+        unsafe {
+            let module = result::module::load_data(cubin.as_ptr().cast::<c_void>())
+                .map_err(text(&format!("kernel `{name}` cannot be loaded")))?;
+            let module = Module { device: self.clone(), module };
+            let function = result::module::get_function(module.module, symbol)
+                .map_err(text(&format!("the machine code has no kernel `{name}`")))?;
+            let mut sizes = Vec::new();
+            loop {
+                let (mut offset, mut size) = (0usize, 0usize);
+                // The driver says which parameters there are by refusing the first that is not.
+                if sys::cuFuncGetParamInfo(function, sizes.len(), &mut offset, &mut size).result().is_err() {
+                    break;
+                }
+                sizes.push(size);
+            }
+            Ok(Kernel { _module: module, function, sizes })
+        }
+    }
+
+    /// Starts a kernel behind everything that was started before.
+    pub fn start(&self, kernel: &Kernel, grid: [u32; 2], threads: u32, arguments: &[Argument]) -> Result<(), String> {
+        let given: Vec<usize> = arguments.iter().map(|a| a.bytes()).collect();
+        if given != kernel.sizes {
+            return Err(format!("parameters of {given:?} bytes are given, the kernel takes {:?}", kernel.sizes));
+        }
+        self.enter()?;
+        let mut cells: Vec<u64> = arguments
+            .iter()
+            .map(|a| match a {
+                Argument::Address(x) => *x,
+                Argument::I64(x) => *x as u64,
+                Argument::I32(x) => u64::from(*x as u32),
+                Argument::F32(x) => u64::from(x.to_bits()),
+            })
+            .collect();
+        let mut params: Vec<*mut c_void> = cells.iter_mut().map(|c| std::ptr::from_mut(c).cast()).collect();
+        // SAFETY: number and sizes of the parameters are the kernel's; their cells outlive the call, which copies them.
+        unsafe {
+            result::launch_kernel(
+                kernel.function,
+                (grid[0], grid[1], 1),
+                (threads, 1, 1),
+                0,
+                self.inner.stream,
+                &mut params,
+            )
+        }
+        .map_err(text("a kernel does not start"))
+    }
+
+    /// Waits for everything that was started. An error is that of a kernel before.
+    pub fn wait(&self) -> Result<(), String> {
+        self.enter()?;
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.inner.stream) }.map_err(text("a kernel ended in a fault"))
+    }
+}
+
+impl Memory {
+    /// Address of its first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn check(&self, at: usize, len: usize) -> Result<u64, String> {
+        match at.checked_add(len) {
+            Some(end) if end <= self.bytes => Ok(self.address + at as u64),
+            _ => Err(format!("{len} bytes at {at} end behind a memory of {}", self.bytes)),
+        }
+    }
+
+    /// Writes bytes; returns when they are copied.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), String> {
+        let address = self.check(at, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.device.enter()?;
+        // SAFETY: the range lies inside; the source outlives the copy, which is waited for.
+        unsafe { result::memcpy_htod_async(address, bytes, self.device.inner.stream) }
+            .map_err(text("a copy to the device"))?;
+        self.device.wait()
+    }
+
+    /// Reads bytes, behind everything that was started.
+    pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), String> {
+        let address = self.check(at, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.device.enter()?;
+        // SAFETY: the range lies inside; the target outlives the copy, which is waited for.
+        unsafe { result::memcpy_dtoh_async(bytes, address, self.device.inner.stream) }
+            .map_err(text("a copy from the device"))?;
+        self.device.wait()
+    }
+
+    /// Fills a range with one byte.
+    pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), String> {
+        let address = self.check(at, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        self.device.enter()?;
+        // SAFETY: the range lies inside.
+        unsafe { result::memset_d8_async(address, byte, len, self.device.inner.stream) }.map_err(text("device memory"))
+    }
+
+    /// Copies a range to another place of the same memory that it does not overlap.
+    pub fn copy_within(&self, from: usize, to: usize, len: usize) -> Result<(), String> {
+        let (source, target) = (self.check(from, len)?, self.check(to, len)?);
+        if len == 0 || from == to {
+            return Ok(());
+        }
+        self.device.enter()?;
+        // SAFETY: both ranges lie inside.
+        unsafe { result::memcpy_dtod_async(target, source, len, self.device.inner.stream) }
+            .map_err(text("a copy on the device"))
+    }
+}

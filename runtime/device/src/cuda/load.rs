@@ -1,0 +1,106 @@
+//! Weights and kernels, put on the device.
+
+use super::driver::{Device, Kernel, Memory};
+use crate::error::PrepareError;
+use crate::store::WeightStore;
+use artifact::{Artifact, DeviceCode, Piece};
+use ir::{DType, Instance, Scope, WeightRef};
+use std::collections::HashMap;
+
+/// Device memory of all weights, and where each lies.
+pub struct Weights {
+    memory: Memory,
+    offsets: HashMap<(Scope, Option<usize>, String), u64>,
+}
+
+/// Bytes copied at once.
+const CHUNK_BYTES: usize = 64 << 20;
+
+fn fault(text: String) -> PrepareError {
+    PrepareError::Device(text)
+}
+
+impl Weights {
+    /// Copies every piece of the weight memory.
+    pub fn load(device: &Device, artifact: &Artifact, store: &dyn WeightStore) -> Result<Weights, PrepareError> {
+        let map = &artifact.memory;
+        let bytes =
+            usize::try_from(map.bytes).map_err(|_| fault("the weights are larger than any memory".to_owned()))?;
+        let memory = device.allocate(bytes).map_err(fault)?;
+        let mut offsets = HashMap::new();
+        for piece in &map.pieces {
+            let first = piece.parts.first().ok_or_else(|| fault("a piece of weights has no part".to_owned()))?;
+            offsets.insert((piece.scope, piece.layer, first.weight.clone()), piece.offset_bytes);
+            let data = encoded(piece, store)?;
+            for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
+                memory.write(piece.offset_bytes as usize + i * CHUNK_BYTES, chunk).map_err(fault)?;
+            }
+        }
+        Ok(Weights { memory, offsets })
+    }
+
+    /// Address of a weight as a graph names it, when it runs as instance `instance`.
+    pub fn address(
+        &self,
+        reference: &WeightRef,
+        instances: &[Instance],
+        instance: Option<usize>,
+    ) -> Result<u64, String> {
+        let layer = |i: usize| instances.get(i).map(|i| i.layer);
+        let own = || instance.and_then(layer).ok_or_else(|| "a layer's weight outside the layers".to_owned());
+        let key = match reference {
+            WeightRef::Model(name) => (Scope::Model, None, name),
+            WeightRef::Layer(name) => (Scope::Layer, Some(own()?), name),
+            WeightRef::FirstLayer(name) => (Scope::Layer, layer(0), name),
+            WeightRef::Next { layer: name, last } => match instance.and_then(|i| layer(i + 1)) {
+                Some(next) => (Scope::Layer, Some(next), name),
+                None => (Scope::Model, None, last),
+            },
+            WeightRef::Packed { parts, .. } => {
+                let first = parts.first().ok_or_else(|| "a packed weight has no part".to_owned())?;
+                return self.address(first, instances, instance);
+            }
+        };
+        let offset = self.offsets.get(&(key.0, key.1, key.2.clone()));
+        let offset = offset.ok_or_else(|| format!("weight `{}` has no place", key.2))?;
+        Ok(self.memory.address() + offset)
+    }
+}
+
+/// The bytes of a piece, rows in the order in which kernels read them. One device holds every part whole.
+fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareError> {
+    let width = piece.row_elements as usize;
+    let parts = piece.parts.iter().map(|part| {
+        let missing = || PrepareError::WeightMissing { graph: "any".to_owned(), weight: format!("`{}`", part.weight) };
+        store.f32(piece.scope, &part.weight, piece.layer).ok_or_else(missing)
+    });
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let mut bytes = Vec::with_capacity(piece.bytes().unwrap_or(0) as usize);
+    for lead in 0..piece.lead as usize {
+        for row in 0..piece.rows {
+            let (part, at) = piece.row(row).ok_or_else(|| fault(format!("{} has no row {row}", piece.title())))?;
+            let start = (lead * piece.parts[part].rows as usize + at as usize) * width;
+            let numbers = parts[part].get(start..start + width).ok_or_else(|| PrepareError::WeightSize {
+                graph: "any".to_owned(),
+                weight: piece.title(),
+                found: parts[part].len(),
+                needed: start + width,
+            })?;
+            match piece.dtype {
+                DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| numerics::bf16_bits(*x).to_le_bytes())),
+                _ => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Every kernel of the artifact.
+pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, PrepareError> {
+    let load = |kernel: &artifact::KernelCode| {
+        let cubin = code.files.get(&kernel.cubin());
+        let cubin = cubin.ok_or_else(|| fault(format!("`{}` is not in the artifact", kernel.cubin())))?;
+        device.load(cubin, &kernel.name).map_err(fault)
+    };
+    code.kernels.iter().map(load).collect()
+}

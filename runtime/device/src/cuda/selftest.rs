@@ -1,0 +1,411 @@
+//! Every kernel of an artifact on this device against the interpreter, on a real step.
+//!
+//! A step runs launch by launch. Before a launch, what its region reads is fetched; after it, the same operations are
+//! interpreted on the same numbers. Row operations must leave equal bits: they are interpreted on the core's own result. A core
+//! must stay within the error that its number of terms explains.
+
+use super::executor::{begin, load};
+use super::walk::{Counts, Loaded, Stage, place};
+use crate::error::PrepareError;
+use crate::finish::facts;
+use crate::load::pool_pages_for;
+use crate::prepare::{result_width, tokens_end};
+use crate::store::WeightStore;
+use crate::truth::weight_map;
+use artifact::{Artifact, Param};
+use engine::{SequenceRows, Step, StepError, WantedRow};
+use interp::{Context, Data, Env, MemoryCache, NoHooks, Tensor, WeightMap, eval_graph};
+use ir::{Anatomy, DType, Graph, GraphBuilder, Launch, Op, TensorType, Type, Unary, ValueId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What was found of one region.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Kind of the region.
+    pub kind: String,
+    /// Kernels that it starts.
+    pub kernels: Vec<String>,
+    /// Numbers whose bits were compared.
+    pub exact: u64,
+    /// Of these, how many differ.
+    pub wrong: u64,
+    /// Numbers of cores that were compared with a bound.
+    pub bounded: u64,
+    /// Largest error as a share of its bound; above 1 is a fault.
+    pub worst: f64,
+    /// Where the first difference was found.
+    pub first: Option<String>,
+}
+
+impl Verdict {
+    /// Whether the region is right as far as was seen.
+    pub fn is_right(&self) -> bool {
+        self.wrong == 0 && self.worst <= 1.0
+    }
+}
+
+/// Sequences of the test: rows of a first step, which crosses pages and windows, then a row each.
+const LENGTHS: [usize; 3] = [70, 33, 1];
+/// Steps of a row each.
+const DECODED: usize = 3;
+/// Unit roundoff of binary32.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Tests every region of the first entry; verdicts by graph and region.
+pub fn selftest(
+    artifact: &Artifact,
+    store: &dyn WeightStore,
+    seed: u64,
+) -> Result<BTreeMap<String, Verdict>, PrepareError> {
+    let longest = LENGTHS[0] + DECODED + 64;
+    let pages = pool_pages_for(&artifact.plan, longest, LENGTHS.len());
+    let loaded = load(artifact, store, &pages)?;
+    let vocab = result_width(&loaded.entry)?;
+    let ends = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
+    let facts = facts(&artifact.plan, vocab, &pages)?;
+    let fault = |e: StepError| PrepareError::Device(e.to_string());
+    let mut test = Test {
+        loaded: &loaded,
+        artifact,
+        weights: weight_map(&artifact.kernels.facts, store)?,
+        cache: MemoryCache::default(),
+        verdicts: BTreeMap::new(),
+    };
+    let page_tokens = artifact.plan.kv.iter().map(|k| k.page_tokens as usize).max().unwrap_or(1);
+    let per_sequence = longest.div_ceil(page_tokens);
+    for number in 0..=DECODED {
+        let mut step = Step { entry: loaded.entry.name.clone(), ..Step::default() };
+        for (s, length) in LENGTHS.iter().enumerate() {
+            let (first, rows) = if number == 0 { (0, *length) } else { (length + number - 1, 1) };
+            let start = step.tokens.len();
+            for position in first..first + rows {
+                let draw = numerics::uniform(seed, (s * 100_000 + position) as u64);
+                step.tokens.push((draw * ends as f32) as i32);
+                step.positions.push(position as i32);
+            }
+            let pages = (0..per_sequence).map(|p| (s * per_sequence + p) as u32).collect();
+            step.sequences.push(SequenceRows { start, len: rows, pages });
+            let row = step.tokens.len() - 1;
+            step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
+        }
+        // Physical pages in another order than virtual ones.
+        let count = (per_sequence * LENGTHS.len()) as i32;
+        step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
+        let (bucket, counts) = begin(&loaded, &step, &facts, ends, 0).map_err(fault)?;
+        let of_row: Vec<usize> =
+            step.sequences.iter().enumerate().flat_map(|(s, of)| std::iter::repeat_n(s, of.len)).collect();
+        test.cache.begin_step(of_row);
+        test.step(bucket, counts).map_err(PrepareError::Device)?;
+    }
+    Ok(test.verdicts)
+}
+
+struct Test<'a> {
+    loaded: &'a Loaded,
+    artifact: &'a Artifact,
+    weights: WeightMap,
+    cache: MemoryCache,
+    verdicts: BTreeMap<String, Verdict>,
+}
+
+impl Test<'_> {
+    fn step(&mut self, bucket: usize, counts: Counts) -> Result<(), String> {
+        let loaded = self.loaded;
+        let bucket = &loaded.plan.entries[0].buckets[bucket];
+        for stage in loaded.stages(bucket)? {
+            for launch in &stage.program.launches {
+                match launch {
+                    Launch::Region { region, .. } => self.region(&stage, *region, launch, counts)?,
+                    Launch::Move { .. } => loaded.launch(&stage, launch, counts)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn region(&mut self, stage: &Stage<'_>, number: usize, launch: &Launch, counts: Counts) -> Result<(), String> {
+        let graph = &stage.graph.graph;
+        let region = stage.graph.regions.get(number).ok_or("there is no such region")?;
+        let anatomy = Anatomy::of(graph, &region.values)?;
+        let reads = outside(graph, &region.values);
+        let mut given = HashMap::new();
+        for id in &reads {
+            given.insert(*id, self.fetch(stage, *id, place(stage, root(graph, *id))?, counts)?);
+        }
+        // What the region does not write shows as poison.
+        self.loaded.arena.fill(self.loaded.scratch, self.loaded.arena.bytes() - self.loaded.scratch, 0xff)?;
+        self.loaded.launch(stage, launch, counts)?;
+        self.loaded.device.wait()?;
+        let title = format!("{} {}", stage.graph.name, region.name);
+        let mut verdict = self.verdicts.remove(&title).unwrap_or_default();
+        let code = self.loaded.region(stage, number)?;
+        verdict.kind = region.kind.word().to_owned();
+        let name = |k: usize| self.loaded.code.kernels.get(k).map(|k| k.name.clone()).unwrap_or_default();
+        verdict.kernels = code.starts.iter().map(|s| name(s.kernel)).collect();
+        let layer = stage.instance.and_then(|i| self.loaded.entry.instances.get(i)).map(|i| i.layer);
+        let mut core = None;
+        if let Some(id) = anatomy.core {
+            let made = self.core_result(stage, number, id, counts)?;
+            self.bound(stage, &anatomy, id, &given, &made, layer, &mut verdict)?;
+            core = Some((id, made));
+        }
+        self.rows(stage, &region.values, core, &given, counts, layer, &mut verdict)?;
+        self.verdicts.insert(title, verdict);
+        Ok(())
+    }
+
+    fn fetch(&self, stage: &Stage<'_>, id: ValueId, at: usize, counts: Counts) -> Result<Arc<Tensor>, String> {
+        let ty = stage.graph.graph.tensor(id).ok_or("a cache is no tensor")?;
+        let mut bytes = vec![0u8; self.loaded.bytes(stage, id, counts)?];
+        self.loaded.arena.read(at, &mut bytes)?;
+        Ok(Arc::new(tensor(ty, counts, &bytes)?))
+    }
+
+    /// What a core left: in scratch, or in its own place.
+    fn core_result(
+        &self,
+        stage: &Stage<'_>,
+        number: usize,
+        id: ValueId,
+        counts: Counts,
+    ) -> Result<Arc<Tensor>, String> {
+        let code = self.loaded.region(stage, number)?;
+        let leaves = stage.graph.leaving()[id.0 as usize];
+        if leaves {
+            return self.fetch(stage, id, place(stage, id)?, counts);
+        }
+        // The core's start writes to the last scratch place that was made.
+        let index = code.scratch.len().checked_sub(1).ok_or("a core has no scratch")?;
+        let written = code.starts.iter().any(|s| s.params.contains(&Param::Scratch(index)));
+        if !written {
+            return Err("nothing writes a core's scratch".to_owned());
+        }
+        self.fetch(stage, id, self.loaded.scratch_at(stage, code, index), counts)
+    }
+
+    fn interpret(
+        &mut self,
+        cut: &Cut<'_>,
+        outputs: &[(String, ValueId)],
+        given: &HashMap<ValueId, Arc<Tensor>>,
+        layer: Option<usize>,
+    ) -> Result<Env, String> {
+        let mut graph = cut.builder.graph().clone();
+        graph.outputs = outputs.to_vec();
+        let mut env = Env::new();
+        for (id, value) in given {
+            env.insert(id.to_string(), value.clone());
+        }
+        let mut hooks = NoHooks;
+        let mut context = Context { layer, weights: &self.weights, cache: &mut self.cache, hooks: &mut hooks };
+        eval_graph(&graph, &self.artifact.kernels.facts, &mut env, &mut context).map_err(|e| e.to_string())?;
+        Ok(env)
+    }
+
+    /// A core against its definition, with the error that its terms explain.
+    #[allow(clippy::too_many_arguments)]
+    fn bound(
+        &mut self,
+        stage: &Stage<'_>,
+        anatomy: &Anatomy,
+        id: ValueId,
+        given: &HashMap<ValueId, Arc<Tensor>>,
+        made: &Arc<Tensor>,
+        layer: Option<usize>,
+        verdict: &mut Verdict,
+    ) -> Result<(), String> {
+        let graph = &stage.graph.graph;
+        let mut inside = anatomy.before.clone();
+        inside.push(id);
+        let mut cut = Cut::new(graph, &inside, None, layer);
+        let copy = cut.add(id);
+        let mut outputs = vec![("core".to_owned(), copy)];
+        // The same with magnitudes: what the error is relative to.
+        let terms = match graph.node(id).op.clone() {
+            Op::Linear { contract, .. } => {
+                let operands = cut.builder.graph().operands(copy);
+                let mut sizes = Vec::new();
+                for (slot, v) in operands.iter().enumerate() {
+                    let Some(ty) = cut.builder.graph().tensor(*v).cloned() else { continue };
+                    let abs = Type::Tensor(TensorType::new(DType::F32, ty.axes.clone()));
+                    let size = if slot < 2 { cut.builder.add(Op::Unary(Unary::Abs), &[*v], abs, None) } else { *v };
+                    sizes.push(size);
+                }
+                let node = graph.node(id);
+                let size = cut.builder.add(node.op.clone(), &sizes, node.ty.clone(), None);
+                outputs.push(("size".to_owned(), size));
+                let x = graph.operands(id).first().and_then(|v| graph.tensor(*v)).cloned();
+                let axes = x.map(|t| t.axes).unwrap_or_default();
+                let length = |a: &ir::Axis| if let ir::Extent::Fixed(n) = a.extent { n } else { 1 };
+                axes.iter().filter(|a| contract.contains(&a.name)).map(length).product::<u64>() as f64
+            }
+            _ => 0.0,
+        };
+        let env = self.interpret(&cut, &outputs, given, layer)?;
+        let found = made.floats().ok_or("a core of other numbers")?;
+        let core = env.get("core").and_then(|t| t.floats()).ok_or("no reference")?;
+        let size = env.get("size").and_then(|t| t.floats());
+        let largest = core.iter().fold(0f32, |m, x| m.max(x.abs()));
+        for (i, (a, b)) in found.iter().zip(core).enumerate() {
+            // Sums of n terms err by about √n roundings; attention by the roundings of its scores, which stand in an exponent.
+            let bound = match size {
+                Some(size) => 2.0 * (terms.sqrt() + 1.0) * UNIT * f64::from(size[i]) + f64::from(f32::MIN_POSITIVE),
+                None => 256.0 * UNIT * f64::from(largest) + f64::from(f32::MIN_POSITIVE),
+            };
+            let error = (f64::from(*a) - f64::from(*b)).abs();
+            let share = if a.is_nan() != b.is_nan() {
+                f64::INFINITY
+            } else if error.is_nan() {
+                0.0
+            } else {
+                error / bound
+            };
+            if share > 1.0 && verdict.worst <= 1.0 {
+                verdict.first = Some(format!("core of layer {layer:?}, element {i}: {a} against {b}"));
+            }
+            verdict.worst = verdict.worst.max(share);
+        }
+        verdict.bounded += core.len() as u64;
+        Ok(())
+    }
+
+    /// Row operations, on what the core left.
+    #[allow(clippy::too_many_arguments)]
+    fn rows(
+        &mut self,
+        stage: &Stage<'_>,
+        values: &[ValueId],
+        core: Option<(ValueId, Arc<Tensor>)>,
+        given: &HashMap<ValueId, Arc<Tensor>>,
+        counts: Counts,
+        layer: Option<usize>,
+        verdict: &mut Verdict,
+    ) -> Result<(), String> {
+        let graph = &stage.graph.graph;
+        let leaving = stage.graph.leaving();
+        let mut cut = Cut::new(graph, values, core.as_ref().map(|(id, _)| *id), layer);
+        let mut given = given.clone();
+        given.extend(core.clone());
+        let mut outputs = Vec::new();
+        for id in values {
+            // What only leads to the core was checked with it.
+            let copy = if graph.node(*id).ty.tensor().is_some() && !leaving[id.0 as usize] {
+                None
+            } else {
+                Some(cut.add(*id))
+            };
+            if let (Some(copy), true) = (copy, leaving[id.0 as usize]) {
+                outputs.push((id.to_string(), copy));
+            }
+        }
+        let own = core.map(|(id, _)| id);
+        let env = self.interpret(&cut, &outputs, &given, layer)?;
+        for id in values.iter().filter(|v| leaving[v.0 as usize] && Some(**v) != own) {
+            let wanted = env.get(&id.to_string()).ok_or("a value was not interpreted")?;
+            let found = self.fetch(stage, *id, place(stage, *id)?, counts)?;
+            let wrong = differences(&found, wanted);
+            verdict.exact += wanted.len() as u64;
+            verdict.wrong += wrong.len() as u64;
+            if let (Some(i), None) = (wrong.first(), &verdict.first) {
+                let name = graph.node(*id).name.clone().unwrap_or_else(|| id.to_string());
+                verdict.first = Some(format!("{name} of layer {layer:?}, element {i}: {}", pair(&found, wanted, *i)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn differences(a: &Tensor, b: &Tensor) -> Vec<usize> {
+    match (a.data(), b.data()) {
+        (Data::F32(x), Data::F32(y)) => {
+            (0..y.len()).filter(|i| !x.get(*i).is_some_and(|x| numerics::same_bits(*x, y[*i]))).collect()
+        }
+        (Data::I32(x), Data::I32(y)) => (0..y.len()).filter(|i| x.get(*i) != Some(&y[*i])).collect(),
+        (Data::Bool(x), Data::Bool(y)) => (0..y.len()).filter(|i| x.get(*i) != Some(&y[*i])).collect(),
+        _ => (0..b.len()).collect(),
+    }
+}
+
+fn pair(a: &Tensor, b: &Tensor, i: usize) -> String {
+    match (a.data(), b.data()) {
+        (Data::F32(x), Data::F32(y)) => format!("{:?} against {:?}", x.get(i), y.get(i)),
+        (Data::I32(x), Data::I32(y)) => format!("{:?} against {:?}", x.get(i), y.get(i)),
+        _ => "another value".to_owned(),
+    }
+}
+
+fn root(graph: &Graph, id: ValueId) -> ValueId {
+    crate::prepare::root(graph, id)
+}
+
+/// Tensors that a set of operations reads from the arena.
+fn outside(graph: &Graph, values: &[ValueId]) -> Vec<ValueId> {
+    let mut found = Vec::new();
+    for id in values.iter().flat_map(|v| graph.operands(*v)) {
+        // What a view outside shows is what is read.
+        let id = if values.contains(&id) { id } else { root(graph, id) };
+        let op = &graph.node(id).op;
+        let leaf = op.is_leaf() && !matches!(op, Op::Input(_));
+        if !values.contains(&id) && !leaf && graph.tensor(id).is_some() && !found.contains(&id) {
+            found.push(id);
+        }
+    }
+    found
+}
+
+/// A tensor of bytes.
+fn tensor(ty: &TensorType, counts: Counts, bytes: &[u8]) -> Result<Tensor, String> {
+    let mut axes = Vec::new();
+    for axis in &ty.axes {
+        let length = match axis.extent {
+            ir::Extent::Fixed(n) => n as usize,
+            ir::Extent::Rows => counts.of(Some(&axis.name))?,
+        };
+        axes.push((axis.name.clone(), length));
+    }
+    let word = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+    let data = match ty.dtype {
+        DType::F32 => Data::F32(bytes.chunks_exact(4).map(|b| f32::from_le_bytes(word(b))).collect()),
+        DType::Bf16 => {
+            let wide = |b: &[u8]| numerics::bf16_value(u16::from_le_bytes([b[0], b[1]]));
+            Data::F32(bytes.chunks_exact(2).map(wide).collect())
+        }
+        DType::I32 => Data::I32(bytes.chunks_exact(4).map(|b| i32::from_le_bytes(word(b))).collect()),
+        DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
+    };
+    Tensor::new(axes, ty.dtype, data).map_err(|e| e.to_string())
+}
+
+/// A part of a graph as a graph of its own; what it reads are inputs, called by their numbers.
+struct Cut<'a> {
+    graph: &'a Graph,
+    inside: &'a [ValueId],
+    /// A value that is given although it is inside.
+    given: Option<ValueId>,
+    builder: GraphBuilder,
+    copies: HashMap<ValueId, ValueId>,
+}
+
+impl<'a> Cut<'a> {
+    fn new(graph: &'a Graph, inside: &'a [ValueId], given: Option<ValueId>, _: Option<usize>) -> Cut<'a> {
+        Cut { graph, inside, given, builder: GraphBuilder::new(), copies: HashMap::new() }
+    }
+
+    fn add(&mut self, id: ValueId) -> ValueId {
+        if let Some(copy) = self.copies.get(&id) {
+            return *copy;
+        }
+        let node = self.graph.node(id);
+        let leaf = node.op.is_leaf() && !matches!(node.op, Op::Input(_));
+        let computed = self.inside.contains(&id) || leaf || node.op.is_view();
+        let copy = if computed && self.given != Some(id) {
+            let operands: Vec<ValueId> = self.graph.operands(id).into_iter().map(|v| self.add(v)).collect();
+            self.builder.add(node.op.clone(), &operands, node.ty.clone(), None)
+        } else {
+            self.builder.input(&id.to_string(), node.ty.clone())
+        };
+        self.copies.insert(id, copy);
+        copy
+    }
+}

@@ -1,0 +1,218 @@
+//! A bucket's programs on the device, start by start.
+
+use super::driver::{Argument, Device, Kernel, Memory};
+use super::load::Weights;
+use super::tables::Tables;
+use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
+use ir::{BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
+
+/// Scratch places begin at multiples of this.
+const ALIGN: usize = 256;
+
+/// Everything that runs steps of one entry.
+pub struct Loaded {
+    pub device: Device,
+    pub code: DeviceCode,
+    pub kernels: Vec<Kernel>,
+    pub weights: Weights,
+    /// The plan's arena and scratch behind it.
+    pub arena: Memory,
+    /// Where scratch begins.
+    pub scratch: usize,
+    pub pools: Vec<Memory>,
+    pub tables: Tables,
+    pub entry: KernelEntry,
+    /// Index of the entry.
+    pub number: usize,
+    pub plan: Plan,
+}
+
+/// Rows of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    pub tokens: usize,
+    pub wanted: usize,
+}
+
+impl Counts {
+    /// Rows along an axis; 1 for none.
+    pub fn of(&self, axis: Option<&str>) -> Result<usize, String> {
+        match axis {
+            None => Ok(1),
+            Some(TOKEN_ROWS) => Ok(self.tokens),
+            Some(WANTED_ROWS) => Ok(self.wanted),
+            Some(other) => Err(format!("a step has no rows along `{other}`")),
+        }
+    }
+}
+
+/// One graph as it runs: which, as which instance, in which bucket.
+#[derive(Clone, Copy)]
+pub struct Stage<'a> {
+    pub graph: &'a KernelGraph,
+    pub index: usize,
+    pub program: &'a Program,
+    pub bucket: &'a BucketPlan,
+    pub instance: Option<usize>,
+}
+
+/// Bytes of scratch that the entry's largest region needs in its largest bucket.
+pub fn scratch_bytes(code: &DeviceCode, plan: &Plan) -> usize {
+    let mut most = 0;
+    for (graphs, planned) in code.entries.iter().zip(&plan.entries) {
+        for bucket in &planned.buckets {
+            for region in graphs.iter().flat_map(|g| &g.regions) {
+                let rows = |axis: &Option<String>| match axis {
+                    None => 1,
+                    Some(axis) => bucket.bucket.most_rows(axis).unwrap_or(0),
+                };
+                let bytes = |s: &artifact::Scratch| ((s.row_bytes * rows(&s.rows)) as usize).next_multiple_of(ALIGN);
+                most = most.max(region.scratch.iter().map(bytes).sum());
+            }
+        }
+    }
+    most
+}
+
+impl Loaded {
+    /// The stages of a step in a bucket.
+    pub fn stages<'a>(&'a self, bucket: &'a BucketPlan) -> Result<Vec<Stage<'a>>, String> {
+        let stage = |index: usize, instance| {
+            let (graph, program) = (self.entry.graphs.get(index), bucket.programs.get(index));
+            let (graph, program) = graph.zip(program).ok_or_else(|| format!("there is no program {index}"))?;
+            Ok(Stage { graph, index, program, bucket, instance })
+        };
+        let mut stages = vec![stage(0, None)];
+        for (i, instance) in self.entry.instances.iter().enumerate() {
+            stages.push(stage(KernelEntry::class_graph(instance.class), Some(i)));
+        }
+        stages.push(stage(self.entry.graphs.len() - 1, None));
+        stages.into_iter().collect()
+    }
+
+    /// Runs everything.
+    pub fn run(&self, bucket: &BucketPlan, counts: Counts) -> Result<(), String> {
+        for stage in self.stages(bucket)? {
+            for launch in &stage.program.launches {
+                self.launch(&stage, launch, counts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one launch.
+    pub fn launch(&self, stage: &Stage<'_>, launch: &Launch, counts: Counts) -> Result<(), String> {
+        match launch {
+            Launch::Region { region, variant, .. } => {
+                let code = self.region(stage, *region)?;
+                for start in code.starts.iter().filter(|s| s.serves(*variant)) {
+                    self.start(stage, code, start, counts).map_err(|e| self.title(stage, *region, start, &e))?;
+                }
+                Ok(())
+            }
+            Launch::Move { from, to } => {
+                let target = stage.bucket.shared.get(to).ok_or_else(|| format!("`{to}` has no shared place"))?;
+                let source = place(stage, *from)?;
+                let bytes = self.bytes(stage, *from, counts)?;
+                self.arena.copy_within(source, target.offset_bytes as usize, bytes)
+            }
+        }
+    }
+
+    /// Starts of a region.
+    pub fn region(&self, stage: &Stage<'_>, region: usize) -> Result<&RegionCode, String> {
+        let graphs = self.code.entries.get(self.number).and_then(|e| e.get(stage.index));
+        graphs.and_then(|g| g.regions.get(region)).ok_or_else(|| format!("region {region} has no kernels"))
+    }
+
+    fn title(&self, stage: &Stage<'_>, region: usize, start: &Start, error: &str) -> String {
+        let kernel = self.code.kernels.get(start.kernel).map_or("?", |k| k.name.as_str());
+        let region = stage.graph.regions.get(region).map_or("?", |r| r.name.as_str());
+        format!("kernel `{kernel}` of region `{region}` in graph `{}`: {error}", stage.graph.name)
+    }
+
+    /// Runs one start of a region.
+    pub fn start(&self, stage: &Stage<'_>, region: &RegionCode, start: &Start, counts: Counts) -> Result<(), String> {
+        let (kernel, code) =
+            self.kernels.get(start.kernel).zip(self.code.kernels.get(start.kernel)).ok_or("no kernel")?;
+        let blocks = |b: &Blocks| -> Result<u32, String> {
+            let units = counts.of(b.rows.as_deref())? as u64 * b.factor;
+            u32::try_from(units.div_ceil(b.per_block.max(1))).map_err(|_| "more blocks than a start has".to_owned())
+        };
+        let grid = [blocks(&start.grid[0])?, blocks(&start.grid[1])?];
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let arguments = start.params.iter().map(|p| self.argument(stage, region, p, counts));
+        let arguments = arguments.collect::<Result<Vec<_>, String>>()?;
+        self.device.start(kernel, grid, code.threads, &arguments)
+    }
+
+    fn argument(
+        &self,
+        stage: &Stage<'_>,
+        region: &RegionCode,
+        param: &Param,
+        counts: Counts,
+    ) -> Result<Argument, String> {
+        let graph = &stage.graph.graph;
+        let instance = stage.instance.and_then(|i| self.entry.instances.get(i));
+        let layer = instance.map(|i| i.layer);
+        Ok(match param {
+            Param::Value(id) => Argument::Address(self.arena.address() + place(stage, *id)? as u64),
+            Param::Weight(id) => match &graph.node(*id).op {
+                Op::Weight(w) => Argument::Address(self.weights.address(w, &self.entry.instances, stage.instance)?),
+                _ => return Err(format!("{id} is no weight")),
+            },
+            Param::Scratch(index) => {
+                Argument::Address(self.arena.address() + self.scratch_at(stage, region, *index) as u64)
+            }
+            Param::Number(id) => match &graph.node(*id).op {
+                Op::Scalar(number) | Op::Attend { scale: number, .. } => {
+                    Argument::F32(number.eval(layer.unwrap_or(0)) as f32)
+                }
+                _ => return Err(format!("{id} is no number")),
+            },
+            Param::Rows { axis, factor } => {
+                let rows = counts.of(axis.as_deref())? as u64 * factor;
+                Argument::I32(i32::try_from(rows).map_err(|_| "more rows than a kernel counts".to_owned())?)
+            }
+            Param::Steps => Argument::Address(self.tables.address()),
+            Param::Pool(kind) => Argument::Address(self.pools.get(*kind).ok_or("no such KV kind")?.address()),
+            Param::Slot(kind) => {
+                let layout = self.plan.kv.get(*kind).ok_or("no such KV kind")?;
+                let slot = layer.and_then(|l| layout.slot(l)).ok_or("the layer has no slot in the cache")?;
+                Argument::I64(slot as i64 * layout.layer_stride as i64)
+            }
+            Param::Null => Argument::Address(0),
+        })
+    }
+
+    /// Where a scratch place begins in the arena's memory.
+    pub fn scratch_at(&self, stage: &Stage<'_>, region: &RegionCode, index: usize) -> usize {
+        let rows = |axis: &Option<String>| match axis {
+            None => 1,
+            Some(axis) => stage.bucket.bucket.most_rows(axis).unwrap_or(0),
+        };
+        let bytes = |s: &artifact::Scratch| ((s.row_bytes * rows(&s.rows)) as usize).next_multiple_of(ALIGN);
+        self.scratch + region.scratch.iter().take(index).map(bytes).sum::<usize>()
+    }
+
+    /// Bytes of a value in a step.
+    pub fn bytes(&self, stage: &Stage<'_>, id: ValueId, counts: Counts) -> Result<usize, String> {
+        let ty = stage.graph.graph.tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
+        Ok(ty.fixed_elements() as usize * counts.of(ty.row_axes().next())? * ty.dtype.bytes())
+    }
+}
+
+/// Where a value lies in the arena.
+pub fn place(stage: &Stage<'_>, id: ValueId) -> Result<usize, String> {
+    match stage.program.places.get(id.0 as usize) {
+        Some(Place::Arena(buffer)) => Ok(buffer.offset_bytes as usize),
+        Some(Place::Alias(of)) if *of != id => place(stage, *of),
+        _ => {
+            let shared = stage.graph.graph.input_name(id).and_then(|name| stage.bucket.shared.get(name));
+            shared.map(|b| b.offset_bytes as usize).ok_or_else(|| format!("{id} has no place in the arena"))
+        }
+    }
+}
