@@ -25,11 +25,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// The borders where `unsafe` may stand.
-const UNSAFE_FILES: &[&str] = &[
-    "compiler/codegen/src/nvrtc.rs",
-    "runtime/device/src/checkpoint/mmap.rs",
-    "runtime/device/src/cuda/driver.rs",
-];
+const UNSAFE_FILES: &[&str] =
+    &["compiler/codegen/src/nvrtc.rs", "runtime/device/src/checkpoint/mmap.rs", "runtime/device/src/cuda/driver.rs"];
 
 /// Words of specs that are also words of the field, so their presence in Rust means nothing.
 const COMMON_WORDS: &[&str] = &[

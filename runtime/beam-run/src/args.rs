@@ -39,9 +39,9 @@ pub enum Command {
     /// Write logits, losses or graph values of given token ids.
     #[command(after_help = format!("Examples:\n  beam-run score artifact --model examples/beam-nano --tokens prompts.json --out logits.safetensors\n  beam-run score artifact --model DIR --tokens prompts.json --out values.safetensors --executor interp --trace map.json\n\n{EXIT_CODES}"))]
     Score(ScoreArgs),
-    /// Check every kernel of an artifact on this device (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run selftest artifact\n\n{EXIT_CODES}"))]
-    Selftest(Later),
+    /// Check every kernel of an artifact on this CUDA device against the interpreter.
+    #[command(after_help = format!("Example:\n  beam-run selftest artifact --model DIR\n\n{EXIT_CODES}"))]
+    Selftest(SelftestArgs),
     /// Measure speed.
     #[command(after_help = format!("Example:\n  beam-run bench model artifact --model examples/beam-nano --json\n\n{EXIT_CODES}"))]
     Bench(BenchArgs),
@@ -73,7 +73,7 @@ pub struct ModelArgs {
     /// Make weights up from this seed instead of reading them.
     #[arg(long, value_name = "SEED")]
     pub synthetic: Option<u64>,
-    /// What runs the model: cpu, or interp, the slow definition of the truth (cuda and sim are not in this build).
+    /// What runs the model: cpu, cuda, or interp, the slow definition of the truth (sim is not in this build).
     #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda", "sim"])]
     executor: String,
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
@@ -97,6 +97,20 @@ impl ModelArgs {
     pub fn executor(&self) -> Result<ExecutorKind, Failure> {
         self.executor.parse().map_err(|_| Failure::not_in_this_build(&format!("the executor `{}`", self.executor)))
     }
+}
+
+/// Arguments of `selftest`.
+#[derive(Args)]
+pub struct SelftestArgs {
+    /// What is tested. It runs on the CUDA device, whatever the executor.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Seed of the tokens of the test's steps.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `serve`.

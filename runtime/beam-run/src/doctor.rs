@@ -10,14 +10,19 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION");
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let memory = memory_bytes();
+    let found = device::describe_device();
+    let cuda = match &found {
+        Ok((name, arch)) => format!("{name} ({arch})"),
+        Err(fact) => format!("none: {fact}; artifacts for `cpu` run without it"),
+    };
     let text = if args.json {
         let report = json!({
             "ok": true,
             "version": version,
             "processors": processors,
             "memory_bytes": memory,
-            "executors": ["cpu", "interp"],
-            "cuda": {"needed": false, "why": "this build has no CUDA executor"},
+            "executors": ["cpu", "cuda", "interp"],
+            "cuda": {"found": found.is_ok(), "what": cuda},
             "missing": [],
         });
         format!("{report:#}\n")
@@ -25,7 +30,7 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
         let memory =
             memory.map_or("unknown".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64));
         format!(
-            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nexecutors: cpu, interp\nCUDA: not needed, this build has no CUDA executor\nnothing is missing\n"
+            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nexecutors: cpu, cuda, interp\nCUDA device: {cuda}\n"
         )
     };
     // A closed pipe is the reader's decision, not a fault.

@@ -9,6 +9,7 @@ mod grammar;
 mod model;
 mod parse;
 mod score;
+mod selftest;
 mod serve;
 
 use args::{Cli, Command};
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         Command::Generate(a) => (a.json, a.model.supported().and_then(|()| generate::generate(a))),
         Command::Score(a) => (a.json, a.model.supported().and_then(|()| score::score(a))),
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
-        Command::Selftest(a) => (a.json, Err(Failure::not_in_this_build("beam-run selftest"))),
+        Command::Selftest(a) => (a.json, a.model.supported().and_then(|()| selftest::selftest(a))),
         Command::Bench(a) => (a.json(), bench::bench(a)),
         Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
         Command::Quantise(a) => (a.json, Err(Failure::not_in_this_build("beam-run quantise"))),

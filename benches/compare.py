@@ -1,0 +1,62 @@
+"""Token ids from a validation file, and comparisons of what two executors made of them. Standard library only."""
+import array
+import json
+import struct
+import sys
+
+
+def tensors(path):
+    data = open(path, "rb").read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = (8 + length + offset for offset in about["data_offsets"])
+        code = {"F32": "f", "I32": "i", "U8": "B"}[about["dtype"]]
+        yield name, about["shape"], array.array(code, data[start:end])
+
+
+def tokens(validation, out, count=12, longest=300):
+    found = {name: values for name, _, values in tensors(validation)}
+    ends = list(found["offsets"])
+    lists = [list(found["tokens"][a:b])[:longest] for a, b in zip(ends, ends[1:])]
+    json.dump({"tokens": [t for t in lists if len(t) > 8][:count]}, open(out, "w"))
+
+
+def prompts(given, out):
+    lists = json.load(open(given))["tokens"]
+    json.dump({"tokens": [t[: max(8, len(t) // 2)] for t in lists]}, open(out, "w"))
+
+
+def logits(reference, found):
+    rows = clear = agree = same = 0
+    largest = 0.0
+    other = {name: values for name, _, values in tensors(found)}
+    for name, shape, a in tensors(reference):
+        b, width = other[name], shape[-1]
+        for row in range(shape[0]):
+            x, y = a[row * width : (row + 1) * width], b[row * width : (row + 1) * width]
+            rows += 1
+            same += x == y
+            largest = max(largest, max(abs(p - q) for p, q in zip(x, y)))
+            first, second = sorted(range(width), key=lambda i: -x[i])[:2]
+            if x[first] - x[second] > 0.5:
+                clear += 1
+                agree += max(range(width), key=lambda i: y[i]) == first
+    print(f"{rows} rows, {same} with equal bits, largest difference of a logit {largest:.3f}")
+    print(f"choices whose lead exceeds 0.5: {agree} of {clear} agree")
+    return agree == clear
+
+
+def answers(reference, found):
+    a, b = json.load(open(reference))["tokens"], json.load(open(found))["tokens"]
+    same = sum(x == y for x, y in zip(a, b))
+    print(f"greedy continuations: {same} of {len(a)} are the same")
+    return True
+
+
+if __name__ == "__main__":
+    command, *arguments = sys.argv[1:]
+    done = {"tokens": tokens, "prompts": prompts, "logits": logits, "answers": answers}[command](*arguments)
+    sys.exit(0 if done in (None, True) else 1)
