@@ -13,15 +13,13 @@ const CUDA: &str = "cuda";
 
 /// Reads the name of a level of the IR.
 pub fn stage(word: &str) -> Result<Stage, Failure> {
-    match word {
-        other => other.parse::<Stage>().map_err(|_| {
-            let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
-            Failure::input("C0004", format!("there is no level `{other}`")).help(match spec::nearest(other, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("levels are {}", names.join(", ")),
-            })
-        }),
-    }
+    word.parse::<Stage>().map_err(|_| {
+        let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
+        Failure::input("C0004", format!("there is no level `{word}`")).help(match spec::nearest(word, names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("levels are {}", names.join(", ")),
+        })
+    })
 }
 
 /// Runs `beamc dump`.

@@ -81,6 +81,24 @@ impl Drop for Module {
     }
 }
 
+/// Starts that were recorded once and run as one.
+pub struct Recording {
+    device: Device,
+    graph: sys::CUgraphExec,
+}
+
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for Recording {}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: the graph was made once and is given back once.
+            let _ = unsafe { result::graph::exec_destroy(self.graph) };
+        }
+    }
+}
+
 /// A parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
@@ -219,6 +237,31 @@ impl Device {
         .map_err(text("a kernel does not start"))
     }
 
+    /// Records what `work` starts, without running it. It may start kernels and copies on the device, nothing else.
+    pub fn record(&self, work: impl FnOnce() -> Result<(), String>) -> Result<Recording, String> {
+        self.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive; whatever `work` does, the recording is ended before this returns.
+        unsafe {
+            result::stream::begin_capture(self.inner.stream, mode).map_err(text("a recording does not begin"))?;
+            let done = work();
+            let graph = result::stream::end_capture(self.inner.stream).map_err(text("a recording does not end"))?;
+            let made = done.and_then(|()| {
+                result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0))
+                    .map_err(text("a recording cannot run"))
+            });
+            let _ = result::graph::destroy(graph);
+            Ok(Recording { device: self.clone(), graph: made? })
+        }
+    }
+
+    /// Runs a recording behind everything that was started before.
+    pub fn replay(&self, recording: &Recording) -> Result<(), String> {
+        self.enter()?;
+        // SAFETY: the graph and the stream are alive, and what its kernels read and write lives as long as the executor.
+        unsafe { result::graph::launch(recording.graph, self.inner.stream) }.map_err(text("a recording does not start"))
+    }
+
     /// Waits for everything that was started. An error is that of a kernel before.
     pub fn wait(&self) -> Result<(), String> {
         self.enter()?;
@@ -245,17 +288,16 @@ impl Memory {
         }
     }
 
-    /// Writes bytes; returns when they are copied.
+    /// Writes bytes, behind everything that was started; returns when they may be dropped.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), String> {
         let address = self.check(at, bytes.len())?;
         if bytes.is_empty() {
             return Ok(());
         }
         self.device.enter()?;
-        // SAFETY: the range lies inside; the source outlives the copy, which is waited for.
+        // SAFETY: the range lies inside; of memory that is not pinned the driver takes a copy before it returns.
         unsafe { result::memcpy_htod_async(address, bytes, self.device.inner.stream) }
-            .map_err(text("a copy to the device"))?;
-        self.device.wait()
+            .map_err(text("a copy to the device"))
     }
 
     /// Reads bytes, behind everything that was started.

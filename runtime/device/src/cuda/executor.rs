@@ -1,6 +1,6 @@
 //! The step contract over a device: a step is checked, its tables are written, its bucket's programs run, tokens are chosen.
 
-use super::driver::Device;
+use super::driver::{Device, Recording};
 use super::load::{Weights, kernels};
 use super::tables::Tables;
 use super::walk::{Counts, Loaded, scratch_bytes};
@@ -13,6 +13,8 @@ use crate::store::WeightStore;
 use artifact::Artifact;
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use indexmap::IndexMap;
+use ir::RowsPerSequence;
+use std::collections::HashMap;
 
 /// Runs a plan on a CUDA device.
 pub struct CudaExecutor {
@@ -21,6 +23,8 @@ pub struct CudaExecutor {
     tokens_end: usize,
     start: usize,
     done: Done,
+    /// By bucket and rows: nothing after the first such step, a recording after the second.
+    recordings: HashMap<(usize, Counts), Option<Recording>>,
 }
 
 fn device(text: String) -> PrepareError {
@@ -85,20 +89,40 @@ impl CudaExecutor {
         let vocab = result_width(&loaded.entry)?;
         let facts = facts(&artifact.plan, vocab, pool_pages)?;
         let tokens_end = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
-        Ok(CudaExecutor { loaded, facts, tokens_end, start: 0, done: Done::default() })
+        Ok(CudaExecutor { loaded, facts, tokens_end, start: 0, done: Done::default(), recordings: HashMap::new() })
     }
 
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
         let fault = StepError::Device;
         let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;
+        self.start_all(bucket, counts).map_err(fault)?;
         let bucket = &self.loaded.plan.entries[0].buckets[bucket];
-        self.loaded.run(bucket, counts).map_err(fault)?;
         let place = bucket.shared.get(RESULT).ok_or_else(|| fault("the plan has no place for logits".to_owned()))?;
         let mut bytes = vec![0u8; counts.wanted * self.facts.vocab * 4];
         self.loaded.arena.read(place.offset_bytes as usize, &mut bytes).map_err(fault)?;
         let word = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         let logits: Vec<f32> = bytes.chunks_exact(4).map(word).collect();
         answer(step, &logits, self.facts.vocab)
+    }
+}
+
+impl CudaExecutor {
+    /// Runs a bucket's programs. Steps of decoding recur with the same rows, so their starts are recorded; the first runs as
+    /// it is, because the driver may load kernels then, which a recording forbids.
+    fn start_all(&mut self, index: usize, counts: Counts) -> Result<(), String> {
+        let loaded = &self.loaded;
+        let bucket = &loaded.plan.entries[0].buckets[index];
+        let recurs = bucket.bucket.rows != RowsPerSequence::Ragged;
+        match self.recordings.get_mut(&(index, counts)) {
+            Some(Some(recording)) => return loaded.device.replay(recording),
+            Some(empty) => {
+                let recording = loaded.device.record(|| loaded.run(bucket, counts))?;
+                return loaded.device.replay(empty.insert(recording));
+            }
+            None if recurs => drop(self.recordings.insert((index, counts), None)),
+            None => {}
+        }
+        loaded.run(bucket, counts)
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Loaded {
 }
 
 /// Rows of a step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counts {
     pub tokens: usize,
     pub wanted: usize,
