@@ -190,7 +190,10 @@ pub fn skipped_exchanges(module: &Module) -> Vec<Mutant> {
 }
 
 fn other(order: &Order) -> Order {
-    if *order == Order::Fold { Order::Serial } else { Order::Fold }
+    match order {
+        Order::Fold | Order::Fused => Order::Serial,
+        Order::Any | Order::Serial | Order::Split { .. } => Order::Fold,
+    }
 }
 
 fn moved(x: f32) -> f32 {

@@ -1,11 +1,12 @@
 //! Products with a weight: x [m, k] times w [n, k] transposed, one order for every row.
 //!
-//! Each output is one running total over ascending k, product and sum rounded apart: [`ir::Order::Serial`]. Nothing of that depends on
+//! Each output is one running total over ascending k, product and sum in one operation ([`ir::Order::Fused`]) or rounded apart
+//! ([`ir::Order::Serial`]). Nothing of that depends on
 //! the number of rows, on the tile that a row falls into, on vector width or on threads, so a row's bits are the same
 //! alone and in any batch, on any machine, and the interpreter can reproduce them.
 //!
-//! Where no product can be rounded, one fused operation has the bits of the two: factors of 8 significant bits each (bf16) whose exponents keep
-//! the product among the normal numbers. Exponents are noted when a weight is packed and looked at in x before it is
+//! In `serial`, where no product can be rounded, one fused operation has the bits of the two: factors of 8 significant bits each (bf16) whose
+//! exponents keep the product among the normal numbers. Exponents are noted when a weight is packed and looked at in x before it is
 //! multiplied, so this is decided by the numbers, never hoped for ([`Spread`]).
 //!
 //! A general matmul crate was measured first (gemm 0.19, AVX2): its bits change at m = 1 and again where m · n falls
@@ -14,6 +15,7 @@
 //! registers: with one row, reading the weights is all there is to it.
 
 use super::spread::Spread;
+use ir::Order;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -106,10 +108,52 @@ fn pack<P: Copy + Default + Send>(
     data
 }
 
+/// Whether this processor multiplies and adds in one operation. Where it does not, products in the order `fused` have the same bits
+/// from a library, many times slower.
+pub fn has_fused_multiply_add() -> bool {
+    struct Lanes;
+    impl WithSimd for Lanes {
+        type Output = usize;
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    // Every set of vectors that kernels are compiled for has the operation.
+    pulp::Arch::new().dispatch(Lanes) > 1
+}
+
+/// How a term is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    /// Product and sum are one operation and round once.
+    Fused,
+    /// Each rounds.
+    Apart,
+}
+
+impl Terms {
+    /// How the terms of a product are added in an order of one running total. What is left open is fused.
+    pub fn of(order: &Order) -> Terms {
+        match order {
+            Order::Any | Order::Fused => Terms::Fused,
+            Order::Serial | Order::Fold | Order::Split { .. } => Terms::Apart,
+        }
+    }
+
+    /// The sum of products, as [`multiply`] has it.
+    pub fn sum(self, n: usize, factors: impl Fn(usize) -> (f32, f32)) -> f32 {
+        (0..n).map(factors).fold(numerics::ABSENT, |sum, (a, b)| match self {
+            Terms::Fused => a.mul_add(b, sum),
+            Terms::Apart => sum + a * b,
+        })
+    }
+}
+
 /// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `threads`
 /// says whether other threads may help.
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32], threads: bool) {
-    let w = Slice { weight, slice, fused: weight.spread.fuses(x) };
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: &mut [f32], threads: bool) {
+    let same = terms == Terms::Apart && weight.spread.fuses(x);
+    let w = Slice { weight, slice, terms, same };
     let (n, k) = (weight.n, weight.k);
     let m = out.len().checked_div(n).unwrap_or(0);
     if m == 0 {
@@ -161,8 +205,9 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32]
 struct Slice<'a> {
     weight: &'a Panels,
     slice: usize,
-    /// Whether product and sum are one operation, which has the same bits here.
-    fused: bool,
+    terms: Terms,
+    /// Whether one operation has the bits of two here.
+    same: bool,
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
@@ -183,8 +228,9 @@ impl WithSimd for Product<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Without vectors the fused operation may be a library's.
-        if self.w.fused && S::F32_LANES > 1 { self.tiles::<S, true>(simd) } else { self.tiles::<S, false>(simd) }
+        // Without vectors the fused operation may be a library's: then it runs only where the order says so.
+        let fused = self.w.terms == Terms::Fused || (self.w.same && S::F32_LANES > 1);
+        if fused { self.tiles::<S, true>(simd) } else { self.tiles::<S, false>(simd) }
     }
 }
 
@@ -222,7 +268,11 @@ impl Product<'_> {
                 let (x, packed) = (&x[first * k..(first + rows) * k], &mut packed[first * k..(first + rows) * k]);
                 match rows {
                     8 => interleave::<8>(x, k, packed),
+                    7 => interleave::<7>(x, k, packed),
+                    6 => interleave::<6>(x, k, packed),
+                    5 => interleave::<5>(x, k, packed),
                     4 => interleave::<4>(x, k, packed),
+                    3 => interleave::<3>(x, k, packed),
                     2 => interleave::<2>(x, k, packed),
                     _ => packed.copy_from_slice(x),
                 }
@@ -235,7 +285,11 @@ impl Product<'_> {
                     let column = (p - begin) * WIDTH;
                     match rows {
                         8 => tile::<S, 8, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        7 => tile::<S, 7, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        6 => tile::<S, 6, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        5 => tile::<S, 5, FUSED>(simd, x.as_chunks().0, panel, column, out),
                         4 => tile::<S, 4, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                        3 => tile::<S, 3, FUSED>(simd, x.as_chunks().0, panel, column, out),
                         2 => tile::<S, 2, FUSED>(simd, x.as_chunks().0, panel, column, out),
                         _ => tile::<S, 1, FUSED>(simd, x.as_chunks().0, panel, column, out),
                     }
@@ -259,14 +313,7 @@ thread_local! {
 fn tiles_of(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
     let mut first = 0;
     while first < rows {
-        let left = (rows - first).min(most);
-        let tile = if left >= 8 {
-            8
-        } else if left >= 4 {
-            4
-        } else {
-            left.min(2)
-        };
+        let tile = (rows - first).min(most);
         each(first, tile);
         first += tile;
     }
@@ -447,27 +494,30 @@ mod tests {
         (0..n as u64).map(|i| numerics::uniform(seed, i) as f32 - 0.5).collect()
     }
 
-    fn serial(x: &[f32], w: &[f32]) -> f32 {
-        x.iter().zip(w).fold(-0.0, |sum, (x, w)| sum + x * w)
+    fn truth(terms: Terms, x: &[f32], w: &[f32]) -> f32 {
+        terms.sum(x.len(), |i| (x[i], w[i]))
     }
 
     /// Odd sizes on purpose: panels, tiles and vectors all end in the middle.
     #[test]
-    fn every_row_is_the_serial_sum_in_every_batch_and_on_any_number_of_threads() {
+    fn every_row_is_the_running_total_in_every_batch_and_on_any_number_of_threads() {
         for (n, k) in [(1, 1), (1, 192), (7, 33), (31, 5), (32, 64), (33, 129), (100, 777), (257, 192), (96, 2049)] {
             let (mut w, x) = (random(n * k, 1), random(70 * k, 2));
             if n % 2 == 0 || k % 3 == 0 {
                 numerics::round_bf16_in_place(&mut w);
             }
             let panels = Panels::pack(&w, 1, n, k);
-            let truth: Vec<f32> = (0..70 * n).map(|i| serial(&x[i / n * k..][..k], &w[i % n * k..][..k])).collect();
-            for threads in [1, 2, 3] {
+            for (terms, threads) in
+                [(Terms::Apart, 1), (Terms::Apart, 3), (Terms::Fused, 1), (Terms::Fused, 2), (Terms::Fused, 3)]
+            {
+                let of = |i: usize| truth(terms, &x[i / n * k..][..k], &w[i % n * k..][..k]);
+                let truth: Vec<f32> = (0..70 * n).map(of).collect();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 for m in [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 70] {
                     let mut out = vec![f32::NAN; m * n];
-                    pool.install(|| multiply(&x[..m * k], &panels, 0, &mut out, threads > 1));
+                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, &mut out, threads > 1));
                     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                    assert_eq!(bits(&out), bits(&truth[..m * n]), "m {m}, n {n}, k {k}, {threads} threads");
+                    assert_eq!(bits(&out), bits(&truth[..m * n]), "{terms:?}, m {m}, n {n}, k {k}, {threads} threads");
                 }
             }
         }
@@ -481,7 +531,7 @@ mod tests {
         let x: Vec<f32> = (0..m * k).map(|i| int(i, 3)).collect();
         let w: Vec<f32> = (0..n * k).map(|i| int(i, 5)).collect();
         let mut out = vec![0.0; m * n];
-        multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, true);
+        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, &mut out, true);
         for (i, found) in out.iter().enumerate() {
             let exact: i64 = (0..k).map(|j| x[i / n * k + j] as i64 * w[i % n * k + j] as i64).sum();
             assert_eq!(*found, exact as f32);
@@ -510,9 +560,9 @@ mod tests {
             numerics::round_bf16_in_place(&mut x);
             numerics::round_bf16_in_place(&mut w);
             let mut out = vec![0.0; m * n];
-            multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, false);
+            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, &mut out, false);
             for (i, found) in out.iter().enumerate() {
-                let exact = serial(&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                let exact = truth(Terms::Apart, &x[i / n * k..][..k], &w[i % n * k..][..k]);
                 assert!(numerics::same_bits(*found, exact), "{scale_x:e} {scale_w:e}: {found:e} is not {exact:e}");
             }
         }
