@@ -156,8 +156,8 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
     let w = Slice { weight, slice, terms, same };
     let (n, k) = (weight.n, weight.k);
     let m = out.len().checked_div(n).unwrap_or(0);
-    if m == 0 {
-        return;
+    if m == 0 || k == 0 {
+        return out.fill(0.0);
     }
     let helpers = rayon::current_num_threads();
     if !threads || helpers < 2 || m * n * k < PARALLEL_PRODUCTS {
@@ -261,70 +261,63 @@ impl Product<'_> {
         }
         // Rows whose terms stay in the first-level cache beside a panel go through it tile by tile.
         let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 8 * TILE);
-        let mut packed = PACKED.take();
+        let mut wide = WIDE.take();
         for (out, x) in out.chunks_mut(near * width).zip(x.chunks(near * k)) {
-            packed.resize(x.len().max(packed.len()), 0.0);
-            tiles_of(x.len() / k, most, |first, rows| {
-                let (x, packed) = (&x[first * k..(first + rows) * k], &mut packed[first * k..(first + rows) * k]);
-                match rows {
-                    8 => interleave::<8>(x, k, packed),
-                    7 => interleave::<7>(x, k, packed),
-                    6 => interleave::<6>(x, k, packed),
-                    5 => interleave::<5>(x, k, packed),
-                    4 => interleave::<4>(x, k, packed),
-                    3 => interleave::<3>(x, k, packed),
-                    2 => interleave::<2>(x, k, packed),
-                    _ => packed.copy_from_slice(x),
-                }
-            });
             for p in panels.clone() {
-                let panel = w.weight.panel(w.slice, p);
-                tiles_of(x.len() / k, most, |first, rows| {
-                    let x = &packed[first * k..(first + rows) * k];
-                    let out = Place { out: &mut out[first * width..(first + rows) * width], width };
-                    let column = (p - begin) * WIDTH;
-                    match rows {
-                        8 => tile::<S, 8, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        7 => tile::<S, 7, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        6 => tile::<S, 6, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        5 => tile::<S, 5, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        4 => tile::<S, 4, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        3 => tile::<S, 3, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        2 => tile::<S, 2, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        _ => tile::<S, 1, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                let panel = match w.weight.panel(w.slice, p) {
+                    Panel::Bf16(words) if out.len() >= WORTH_WIDENING * width => {
+                        wide.resize(k, [0.0; WIDTH]);
+                        widened(simd, words, &mut wide);
+                        Panel::F32(&wide)
                     }
-                });
+                    panel => panel,
+                };
+                let column = (p - begin) * WIDTH;
+                for (x, out) in x.chunks(most * k).zip(out.chunks_mut(most * width)) {
+                    some_rows::<S, FUSED>(simd, x, panel, column, Place { out, width });
+                }
             }
         }
-        PACKED.set(packed);
+        WIDE.set(wide);
     }
 }
 
-/// Numbers of x that are interleaved at once.
-const NEAR: usize = 6 << 10;
+/// Numbers of x that go through a panel before the next one.
+const NEAR: usize = 16 << 10;
+
+/// Rows from which on it pays to widen a panel once, not in registers for each tile.
+const WORTH_WIDENING: usize = 24;
 
 thread_local! {
-    /// Rows of tiles, interleaved: kept from launch to launch.
-    static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// A panel in binary32: kept from launch to launch.
+    static WIDE: Cell<Vec<[f32; WIDTH]>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `each(first row, rows)` for tiles of at most `most` rows.
+/// A panel of bf16 numbers in binary32.
 #[inline(always)]
-fn tiles_of(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
-    let mut first = 0;
-    while first < rows {
-        let tile = (rows - first).min(most);
-        each(first, tile);
-        first += tile;
+fn widened<S: Simd>(simd: S, words: &[[u32; WORDS]], wide: &mut [[f32; WIDTH]]) {
+    for (words, wide) in words.iter().zip(wide) {
+        let (low, high) = wide.split_at_mut(WORDS);
+        let (low, high) = (S::as_mut_simd_f32s(low).0, S::as_mut_simd_f32s(high).0);
+        for ((words, low), high) in S::as_simd_u32s(words).0.iter().zip(low).zip(high) {
+            *low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(*words, simd.splat_u32s(16)));
+            *high = simd.transmute_f32s_u32s(simd.and_u32s(*words, simd.splat_u32s(0xffff_0000)));
+        }
     }
 }
 
-/// `M` rows, term by term, so that a tile reads them as one stream.
+/// At most [`TILE`] rows times a panel. No closure stands around the loops: what is not inlined is not compiled for vectors.
 #[inline(always)]
-fn interleave<const M: usize>(x: &[f32], k: usize, packed: &mut [f32]) {
-    let rows: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
-    for (i, terms) in packed.as_chunks_mut::<M>().0[..k].iter_mut().enumerate() {
-        *terms = std::array::from_fn(|row| rows[row][i]);
+fn some_rows<S: Simd, const FUSED: bool>(simd: S, x: &[f32], panel: Panel<'_>, column: usize, place: Place<'_>) {
+    match place.out.len() / place.width {
+        8 => tile::<S, 8, FUSED>(simd, x, panel, column, place),
+        7 => tile::<S, 7, FUSED>(simd, x, panel, column, place),
+        6 => tile::<S, 6, FUSED>(simd, x, panel, column, place),
+        5 => tile::<S, 5, FUSED>(simd, x, panel, column, place),
+        4 => tile::<S, 4, FUSED>(simd, x, panel, column, place),
+        3 => tile::<S, 3, FUSED>(simd, x, panel, column, place),
+        2 => tile::<S, 2, FUSED>(simd, x, panel, column, place),
+        _ => tile::<S, 1, FUSED>(simd, x, panel, column, place),
     }
 }
 
@@ -342,15 +335,14 @@ fn row<S: Simd, const P: usize, const FUSED: bool>(
     panels: [Panel<'_>; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
-    let x = x.as_chunks().0;
     let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
     let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
     match panels[0] {
         Panel::F32(_) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, x, floats.map(|panel| Floats { panel, g }), sums);
+            group::<S, _, 1, 2, P, FUSED>(simd, [x], floats.map(|panel| Floats { panel, g }), sums);
         }),
         Panel::Bf16(_) => (0..WORDS / S::F32_LANES).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, x, halves.map(|panel| Halves { panel, g }), sums);
+            group::<S, _, 1, 2, P, FUSED>(simd, [x], halves.map(|panel| Halves { panel, g }), sums);
         }),
     }
 }
@@ -359,12 +351,14 @@ fn row<S: Simd, const P: usize, const FUSED: bool>(
 #[inline(always)]
 fn tile<S: Simd, const M: usize, const FUSED: bool>(
     simd: S,
-    x: &[[f32; M]],
+    x: &[f32],
     panel: Panel<'_>,
     column: usize,
     place: Place<'_>,
 ) {
     let mut sums = [[0.0; WIDTH]; TILE];
+    let k = x.len() / M;
+    let x: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
     match panel {
         Panel::F32(panel) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
             group::<S, _, M, 2, 1, FUSED>(simd, x, [Floats { panel, g }], &mut sums);
@@ -455,18 +449,20 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
 #[inline(always)]
 fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
-    x: &[[f32; M]],
+    x: [&[f32]; M],
     columns: [C; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
-    let columns = columns.map(|c| c.terms(x.len()));
+    let k = x[0].len();
+    let columns = columns.map(|c| c.terms(k));
+    let x = x.map(|x| &x[..k]);
     // Negative zero changes nothing that is added to it, not even the sign of a zero.
     let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
-    for (i, x) in x.iter().enumerate() {
+    for i in 0..k {
         for (totals, columns) in totals.iter_mut().zip(columns) {
             let w = columns.load(simd, i);
             for (totals, x) in totals.iter_mut().zip(x) {
-                let x = simd.splat_f32s(*x);
+                let x = simd.splat_f32s(x[i]);
                 for (total, w) in totals.iter_mut().zip(w) {
                     *total = match FUSED {
                         true => simd.mul_add_f32s(x, w, *total),
