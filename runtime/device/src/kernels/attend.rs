@@ -448,7 +448,10 @@ impl<V> Queries<'_, V> {
 #[inline(always)]
 fn largest<S: Simd>(simd: S, before: f32, x: &[f32]) -> f32 {
     let (whole, rest) = S::as_simd_f32s(x);
-    let most = whole.iter().fold(simd.splat_f32s(before), |most, x| simd.max_f32s(most, *x));
+    let mut most = simd.splat_f32s(before);
+    for x in whole {
+        most = simd.max_f32s(most, *x);
+    }
     rest.iter().fold(simd.reduce_max_f32s(most), |max, x| max.max(*x))
 }
 
@@ -477,10 +480,15 @@ fn weigh<S: Simd, const H: usize, const N: usize>(
     out: &mut [f32],
 ) {
     let vectors = at..at + N * S::F32_LANES;
-    let mut totals: [[S::f32s; N]; H] = std::array::from_fn(|h| {
+    // Loops, no closures: what is not inlined is not compiled for vectors.
+    let mut totals = [[simd.splat_f32s(0.0); N]; H];
+    for (h, totals) in totals.iter_mut().enumerate() {
         let out = S::as_simd_f32s(&out[h * width..(h + 1) * width][vectors.clone()]).0;
-        std::array::from_fn(|n| simd.mul_f32s(out[n], simd.splat_f32s(kept[h])))
-    });
+        let kept = simd.splat_f32s(kept[h]);
+        for (total, out) in totals.iter_mut().zip(out) {
+            *total = simd.mul_f32s(*out, kept);
+        }
+    }
     let keys = weights.first().map_or(0, |w| w.len());
     let weights = weights.map(|w| &w[..keys]);
     for (i, v) in v.chunks_exact(width).take(keys).enumerate() {
@@ -494,6 +502,8 @@ fn weigh<S: Simd, const H: usize, const N: usize>(
     }
     for (h, totals) in totals.into_iter().enumerate() {
         let out = S::as_mut_simd_f32s(&mut out[h * width..(h + 1) * width][vectors.clone()]).0;
-        out.iter_mut().zip(totals).for_each(|(out, total)| *out = total);
+        for (out, total) in out.iter_mut().zip(totals) {
+            *out = total;
+        }
     }
 }
