@@ -358,14 +358,21 @@ fn tile<S: Simd, const M: usize, const FUSED: bool>(
 ) {
     let mut sums = [[0.0; WIDTH]; TILE];
     let k = x.len() / M;
-    let x: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
+    let mut rows: [&[f32]; M] = [&[]; M];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = &x[i * k..(i + 1) * k];
+    }
     match panel {
-        Panel::F32(panel) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
-            group::<S, _, M, 2, 1, FUSED>(simd, x, [Floats { panel, g }], &mut sums);
-        }),
-        Panel::Bf16(panel) => (0..WORDS / S::F32_LANES).for_each(|g| {
-            group::<S, _, M, 2, 1, FUSED>(simd, x, [Halves { panel, g }], &mut sums);
-        }),
+        Panel::F32(panel) => {
+            for g in 0..WIDTH / S::F32_LANES / 2 {
+                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Floats { panel, g }], &mut sums);
+            }
+        }
+        Panel::Bf16(panel) => {
+            for g in 0..WORDS / S::F32_LANES {
+                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Halves { panel, g }], &mut sums);
+            }
+        }
     }
     for (out, sums) in place.out.chunks_exact_mut(place.width).zip(&sums) {
         match out[column..].first_chunk_mut::<WIDTH>() {
@@ -449,13 +456,18 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
 #[inline(always)]
 fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
-    x: [&[f32]; M],
-    columns: [C; P],
+    mut x: [&[f32]; M],
+    mut columns: [C; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
     let k = x[0].len();
-    let columns = columns.map(|c| c.terms(k));
-    let x = x.map(|x| &x[..k]);
+    // With one length for all no index is checked inside the loop. Loops, no closures: what is not inlined is not compiled for vectors.
+    for columns in &mut columns {
+        *columns = columns.terms(k);
+    }
+    for x in &mut x {
+        *x = &x[..k];
+    }
     // Negative zero changes nothing that is added to it, not even the sign of a zero.
     let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
     for i in 0..k {
