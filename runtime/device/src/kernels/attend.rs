@@ -381,7 +381,8 @@ impl Block<'_> {
             scores[keys..].fill(f32::NEG_INFINITY);
             let max = largest(simd, carried.max, scores);
             let sum = weights(scores, max);
-            kept[h] = numerics::exp(carried.max - max);
+            // Before the first block there is nothing to keep.
+            kept[h] = if carried.max == f32::NEG_INFINITY { 0.0 } else { numerics::exp(carried.max - max) };
             *carried = Carried { max, sum: carried.sum * kept[h] + sum };
         }
         let scores: [&[f32]; H] = std::array::from_fn(|h| &scores[h * BLOCK..h * BLOCK + keys]);
