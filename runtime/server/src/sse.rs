@@ -1,5 +1,5 @@
-//! Answers as server-sent events: whatever protocol spells them, one choice's step after another, with comment lines while
-//! nothing happens.
+//! Answers as server-sent events: whatever protocol spells them, one choice's step after another, with comments or
+//! events of the protocol's own while nothing happens.
 
 use crate::error::ApiError;
 use crate::turn::{Answers, Step, Usage};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Comment lines keep an idle connection open during a long prompt.
+/// Signs of life keep an idle connection open during a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// One event of a stream.
@@ -27,6 +27,16 @@ impl Frame {
     pub fn data(data: impl ToString) -> Frame {
         Frame { event: None, data: data.to_string() }
     }
+
+    fn event(self) -> Event {
+        let event = Event::default().data(self.data);
+        if let Some(name) = self.event { event.event(name) } else { event }
+    }
+}
+
+/// How OpenAI's streams end: what is left to tell, and the word for the end.
+pub(crate) fn done(last: Option<Frame>) -> Vec<Frame> {
+    last.into_iter().chain([Frame::data("[DONE]")]).collect()
 }
 
 /// How a protocol spells an answer.
@@ -38,7 +48,13 @@ pub(crate) trait Spell: Send + 'static {
     /// What comes after all steps.
     fn end(&mut self, usage: Usage) -> Vec<Frame>;
     /// What comes instead of the rest after a failure: open parts are closed, the error is told, the stream ends.
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame>;
+    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
+        done(Some(Frame::data(error.body())))
+    }
+    /// What is sent while nothing happens; absent: a comment.
+    fn idle(&self) -> Option<Frame> {
+        None
+    }
 }
 
 struct Stream<S> {
@@ -51,14 +67,17 @@ struct Stream<S> {
 
 /// The response. Dropping it, as a closed connection does, drops the answers.
 pub(crate) fn events(answers: Answers, spell: impl Spell) -> Response {
+    let alive = KeepAlive::new().interval(KEEP_ALIVE);
+    let alive = match spell.idle() {
+        Some(frame) => alive.event(frame.event()),
+        None => alive.text("ping"),
+    };
     let stream = Stream { answers, spell, ready: VecDeque::new(), is_begun: false, is_over: false };
     let events = unfold(stream, |mut stream| async {
         let frame = stream.next().await?;
-        let event = Event::default().data(frame.data);
-        let event = if let Some(name) = frame.event { event.event(name) } else { event };
-        Some((Ok::<_, Infallible>(event), stream))
+        Some((Ok::<_, Infallible>(frame.event()), stream))
     });
-    let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).text("ping"));
+    let sse = Sse::new(events).keep_alive(alive);
     // Proxies that collect what they pass on would undo the stream.
     ([("x-accel-buffering", "no")], sse).into_response()
 }
