@@ -34,6 +34,8 @@ pub struct Options {
     pub truncate: bool,
     /// Whether requests may bring a chat template of their own.
     pub request_templates: bool,
+    /// Whether answers of the Messages API show reasoning where the request says nothing about it.
+    pub show_thinking: bool,
     /// Key that requests must bring.
     pub api_key: Option<String>,
     /// Key that control routes must bring; without it they take the other one.
@@ -54,6 +56,7 @@ impl Default for Options {
             sanitize_control_tokens: false,
             truncate: false,
             request_templates: false,
+            show_thinking: true,
             api_key: None,
             admin_key: None,
             origins: vec!["*".into()],

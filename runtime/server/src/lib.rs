@@ -18,6 +18,7 @@ mod guard;
 mod ids;
 mod listen;
 mod logprobs;
+mod messages;
 mod metrics;
 mod models;
 mod params;

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{chat, completions, control, errors, generate, guard, models, tokens};
+use crate::{chat, completions, control, errors, generate, guard, messages, models, tokens};
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -22,6 +22,8 @@ pub fn router(app: Arc<App>) -> Router {
     let users = Router::new()
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health_generate", get(generate::health_generate))

@@ -46,6 +46,9 @@ pub struct EndpointArgs {
     /// Let requests bring chat templates of their own.
     #[arg(long)]
     trust_request_chat_template: bool,
+    /// What the Messages API shows of reasoning where a request says nothing about it.
+    #[arg(long, value_name = "WHAT", default_value = "shown", value_parser = ["shown", "hidden"])]
+    messages_thinking: String,
     /// Encode control tokens that messages spell as plain text.
     #[arg(long)]
     sanitize_control_tokens: bool,
@@ -70,6 +73,7 @@ impl EndpointArgs {
             sanitize_control_tokens: self.sanitize_control_tokens,
             truncate: self.allow_auto_truncate,
             request_templates: self.trust_request_chat_template,
+            show_thinking: self.messages_thinking == "shown",
             api_key: key(self.api_key.as_deref(), KEY_VARIABLE, "--api-key")?,
             admin_key: key(self.admin_api_key.as_deref(), ADMIN_KEY_VARIABLE, "--admin-api-key")?,
             origins,
