@@ -74,7 +74,7 @@ fn same(given: &[u8], right: &str) -> bool {
 /// What browsers are told about who may call.
 pub(crate) fn origins(options: &Options) -> CorsLayer {
     let layer = CorsLayer::new()
-        .allow_methods([Method::GET, Method::POST, Method::OPTIONS])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::RETRY_AFTER, REQUEST_ID]);
     if options.origins.iter().any(|origin| origin == "*") {

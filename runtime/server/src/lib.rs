@@ -23,6 +23,7 @@ mod metrics;
 mod models;
 mod params;
 mod plain;
+mod responses;
 mod router;
 mod service;
 mod sse;

@@ -5,10 +5,11 @@ use crate::error::ApiError;
 use crate::turn::{Answers, Step, Usage};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::unfold;
+use futures_util::stream::{Stream, StreamExt, unfold};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Signs of life keep an idle connection open during a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -57,7 +58,7 @@ pub(crate) trait Spell: Send + 'static {
     }
 }
 
-struct Stream<S> {
+struct Answering<S> {
     answers: Answers,
     spell: S,
     ready: VecDeque<Frame>,
@@ -72,17 +73,24 @@ pub(crate) fn events(answers: Answers, spell: impl Spell) -> Response {
         Some(frame) => alive.event(frame.event()),
         None => alive.text("ping"),
     };
-    let stream = Stream { answers, spell, ready: VecDeque::new(), is_begun: false, is_over: false };
-    let events = unfold(stream, |mut stream| async {
-        let frame = stream.next().await?;
-        Some((Ok::<_, Infallible>(frame.event()), stream))
-    });
+    let stream = Answering { answers, spell, ready: VecDeque::new(), is_begun: false, is_over: false };
+    respond(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }), alive)
+}
+
+/// Events that are made elsewhere, as they come.
+pub(crate) fn frames(frames: UnboundedReceiver<Frame>) -> Response {
+    let frames = unfold(frames, |mut frames| async { Some((frames.recv().await?, frames)) });
+    respond(frames, KeepAlive::new().interval(KEEP_ALIVE).text("ping"))
+}
+
+fn respond(frames: impl Stream<Item = Frame> + Send + 'static, alive: KeepAlive) -> Response {
+    let events = frames.map(|frame| Ok::<_, Infallible>(frame.event()));
     let sse = Sse::new(events).keep_alive(alive);
     // Proxies that collect what they pass on would undo the stream.
     ([("x-accel-buffering", "no")], sse).into_response()
 }
 
-impl<S: Spell> Stream<S> {
+impl<S: Spell> Answering<S> {
     async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.ready.pop_front() {

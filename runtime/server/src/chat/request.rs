@@ -158,7 +158,7 @@ pub(crate) fn tools(fields: Fields<'_>) -> Result<Vec<Tool>, ApiError> {
 }
 
 /// One function, shown to the template with its keys in the order in which they were sent.
-fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
+pub(crate) fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
     let fields = Fields(function);
     let at_name = format!("{at}.name");
     let name = match fields.get("name") {
