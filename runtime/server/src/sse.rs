@@ -30,8 +30,9 @@ impl Frame {
     }
 
     fn event(self) -> Event {
-        let event = Event::default().data(self.data);
-        if let Some(name) = self.event { event.event(name) } else { event }
+        // Readers that go line by line want the name first.
+        let event = self.event.map_or_else(Event::default, |name| Event::default().event(name));
+        event.data(self.data)
     }
 }
 

@@ -64,7 +64,10 @@ mod tests {
     fn trail(texts: &[&str]) -> Trail {
         let mut trail = Trail::default();
         for (id, text) in texts.iter().enumerate() {
-            trail.push(SampledToken { id: id as u32, logprob: Some(0.0), top: Vec::new() }, text.as_bytes());
+            trail.push(
+                SampledToken { id: id as u32, logprob: Some(0.0), top: Vec::new(), listed: Vec::new() },
+                text.as_bytes(),
+            );
         }
         trail
     }
