@@ -154,8 +154,11 @@ fn is_stored(responses: &Store, asked: Option<bool>, background: bool) -> Result
     Ok(stored)
 }
 
+/// Items, and what they continue.
+type Given = (Arc<Vec<Value>>, Option<Arc<Node>>);
+
 /// The items of the request, and the response that it continues.
-fn given(responses: &Store, fields: Fields<'_>) -> Result<(Arc<Vec<Value>>, Option<Arc<Node>>), ApiError> {
+fn given(responses: &Store, fields: Fields<'_>) -> Result<Given, ApiError> {
     let param = "previous_response_id";
     let previous = match fields.string(param)? {
         None => None,

@@ -96,5 +96,5 @@ pub(crate) async fn input_items(
 /// A parameter of a query; the values here need no decoding.
 fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).last()
+    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
 }

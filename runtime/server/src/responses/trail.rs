@@ -33,7 +33,7 @@ impl Trail {
             0
         } else {
             let places = self.bytes.windows(text.len()).enumerate();
-            let Some((begin, _)) = places.filter(|(_, window)| *window == text).last() else { return Vec::new() };
+            let Some((begin, _)) = places.filter(|(_, window)| *window == text).next_back() else { return Vec::new() };
             begin
         };
         let end = begin + text.len();
