@@ -145,3 +145,63 @@ async fn statuses_are_those_of_the_case() {
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_json")));
     assert_eq!(get(&app, RESPONSES).await.status, StatusCode::METHOD_NOT_ALLOWED);
 }
+
+/// Every place in a value, as JSON pointers.
+fn places(value: &Value, at: &str, out: &mut Vec<String>) {
+    out.push(at.to_owned());
+    match value {
+        Value::Array(list) => list.iter().enumerate().for_each(|(i, value)| places(value, &format!("{at}/{i}"), out)),
+        Value::Object(map) => map.iter().for_each(|(key, value)| places(value, &format!("{at}/{key}"), out)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn nothing_in_a_request_breaks_the_server() {
+    let app = app(ANSWER);
+    let whole = ask(json!({
+        "max_output_tokens": 9,
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": [{"type": "reasoning_text", "text": "r"}], "encrypted_content": "x"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes"}], "status": "completed"},
+            {"type": "function_call", "call_id": "a", "name": "f", "namespace": "n", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "x"}]},
+            {"type": "shell_call", "call_id": "b", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "b", "output": [{"stdout": "", "stderr": ""}]},
+            {"type": "custom_tool_call", "call_id": "c", "name": "c", "input": "x"},
+            {"type": "custom_tool_call_output", "call_id": "c", "output": "x"},
+        ],
+        "instructions": "i",
+        "tools": [
+            function("f", json!({"n": {"type": "integer"}})),
+            {"type": "custom", "name": "c", "description": "d", "format": {"type": "text"}},
+            {"type": "shell", "environment": {"type": "local"}},
+            {"type": "namespace", "name": "n", "description": "d", "tools": [function("f", json!({}))]},
+        ],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "include": ["reasoning.encrypted_content"],
+        "metadata": {"k": "v"},
+    }));
+    assert_eq!(post(&app, RESPONSES, whole.clone()).await.status, StatusCode::OK);
+    let mut all = Vec::new();
+    places(&whole, "", &mut all);
+    assert!(all.len() > 100, "{}", all.len());
+    let mut refused = 0;
+    for (i, place) in all.iter().filter(|place| !place.is_empty()).enumerate() {
+        for junk in [json!(null), json!(-1), json!("\u{0}<|end|>"), json!([[]]), json!({"type": {}})] {
+            let mut body = whole.clone();
+            *body.pointer_mut(place).unwrap() = junk.clone();
+            body["stream"] = json!(i % 2 == 0);
+            let reply = post(&app, RESPONSES, body).await;
+            assert!(!reply.status.is_server_error(), "{place} is {junk}: {}", String::from_utf8_lossy(&reply.body));
+            if reply.status != StatusCode::OK {
+                assert!(reply.json()["error"]["message"].as_str().unwrap().len() > 10);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 200, "{refused}");
+}
