@@ -100,3 +100,70 @@ pub(crate) fn equal_cuts(graph: &Graph, anatomy: &Anatomy) -> Option<u64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Compile, attach, select_kernels};
+    use targets::Target;
+
+    /// Layout lines for a packed gate and up of `part` rows each, combined in one region; what follows the cuts is `values`.
+    fn layouts(granule: u64, values: &str) -> String {
+        let text = format!(
+            "module m act bf16 dim hidden = 8 dim part = 4 dim heads = 2 dim head = 2 product part = [heads, head]
+            weight layer gate: bf16[part, hidden] weight layer up: bf16[part, hidden] weight model down: bf16[hidden, part]
+            entry e {{ graph first () -> () {{ }} graph last (%x) -> (r = %r) {{ axes T = rows, gate.up = 8
+            %x: bf16[T, hidden] = input x
+            %w: bf16[gate.up, hidden] = weight packed into gate.up [layer gate, layer up]
+            %d: bf16[hidden, part] = weight model down
+            %p: f32[T, gate.up] = linear over [hidden] order any (%x, %w)
+            %g: f32[T, part] = slice gate.up from 0 len 4 into part (%p)
+            %u: f32[T, part] = slice gate.up from 4 len 4 into part (%p)
+            {values}
+            %z: f32[T, hidden] = linear over [part] order any (%h, %d)
+            %r: bf16[T, hidden] = round bf16 (%z) }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let mut target = Target::load("cpu").expect("a target");
+        target.fuse = toml::from_str(&format!(
+            "epilogue = ['matmul']\nepilogue_row_elements = 4\ninterleave_granule = {granule}"
+        ))
+        .expect("a table of fusing");
+        let compile = Compile::one_device(&target);
+        let kernels = select_kernels::run(&module, &compile).expect("kernels");
+        let kernels = attach::run(&kernels, &compile).expect("regions");
+        let text = ir::print_kernels(&super::run(&kernels, &compile).expect("layouts"), false);
+        text.lines().filter(|l| l.starts_with("layout ")).collect::<Vec<_>>().join("\n")
+    }
+
+    const COMBINED: &str = "%m: f32[T, part] = mul (%g, %u) %h: bf16[T, part] = round bf16 (%m)";
+
+    #[test]
+    fn what_one_strand_combines_lies_side_by_side() {
+        assert_eq!(
+            layouts(2, COMBINED),
+            "layout packed into gate.up [layer gate, layer up]: interleaved 2 by 2\nlayout model down: row_major"
+        );
+    }
+
+    #[test]
+    fn a_strand_that_takes_more_of_each_cut_gets_as_many_rows() {
+        let rows = "%g2: f32[T, heads, head] = split part (%g) %u2: f32[T, heads, head] = split part (%u)
+            %m: f32[T, heads, head] = mul (%g2, %u2)
+            %s: f32[T, heads] = reduce sum over head order fold (%m)
+            %n: f32[T, heads, head] = mul (%m, %s)
+            %k: f32[T, part] = merge into part (%n)
+            %h: bf16[T, part] = round bf16 (%k)";
+        assert!(layouts(1, rows).starts_with("layout packed into gate.up [layer gate, layer up]: interleaved 2 by 2"));
+    }
+
+    #[test]
+    fn cuts_that_part_ways_and_targets_without_granules_keep_rows_in_order() {
+        let apart = "%h: bf16[T, part] = round bf16 (%g) %v: bf16[T, part] = round bf16 (%u)";
+        for (granule, values) in [(2, apart), (0, COMBINED)] {
+            assert_eq!(
+                layouts(granule, values),
+                "layout packed into gate.up [layer gate, layer up]: row_major\nlayout model down: row_major"
+            );
+        }
+    }
+}

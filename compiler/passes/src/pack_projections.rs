@@ -244,3 +244,59 @@ impl Packing<'_> {
         ir::free_name(&wanted, |name| in_graph(name) || known(name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Compile;
+    use targets::Target;
+
+    /// The last graph before and after the pass, line by line without the inputs.
+    fn packed(values: &str, pack: bool) -> String {
+        let text = format!(
+            "module m act bf16 dim hidden = 8 dim wide = 6 dim heads = 2 dim head = 2 dim q = 4 product q = [heads, head]
+            weight model q: bf16[heads head, hidden] weight model k: bf16[wide, hidden]
+            entry e {{ graph first () -> () {{ }} graph last (%x, %y) -> (q = %q, k = %k) {{ axes T = rows
+            %x: bf16[T, hidden] = input x
+            %y: bf16[T, hidden] = input y
+            %wq: bf16[heads, head, hidden] = weight model q
+            %wk: bf16[wide, hidden] = weight model k
+            {values} }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::verify_module(&module.with_entries(Vec::new())), Ok(()));
+        let mut target = Target::load("cpu").expect("a target");
+        target.fuse.pack = pack;
+        let after = super::run(&module, &Compile::one_device(&target)).expect("graphs");
+        let text = ir::print_graph("last", &after.entries[0].last, &after.facts, false);
+        let lines = text.lines().map(str::trim).filter(|l| l.starts_with('%') && !l.contains(" = input "));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn products_of_one_value_become_one_and_are_cut_again() {
+        let values = "%q: f32[T, heads, head] = linear over [hidden] order any (%x, %wq)
+            %k: f32[T, wide] = linear over [hidden] order any (%x, %wk)";
+        let expected = "%2: bf16[q.k, hidden] = weight packed into q.k [model q, model k]
+%3: f32[T, q.k] = linear over [hidden] order any (%x, %2)
+%4: f32[T, q.k.0] = slice q.k from 0 len 4 into q.k.0 (%3)
+%q: f32[T, heads, head] = split q.k.0 (%4)
+%k: f32[T, wide] = slice q.k from 4 len 6 into wide (%3)";
+        assert_eq!(packed(values, true), expected);
+        assert!(packed(values, false).contains("linear over [hidden] order any (%x, %wk)"));
+    }
+
+    #[test]
+    fn what_differs_in_operand_or_order_or_is_read_elsewhere_stays() {
+        let two = |x: &str, order: &str, more: &str| {
+            format!(
+                "%q: f32[T, heads, head] = linear over [hidden] order any (%x, %wq)
+                %k: f32[T, wide] = linear over [hidden] order {order} ({x}, %wk) {more}"
+            )
+        };
+        let read = "%n: f32[wide, hidden] = neg (%wk)";
+        for values in [two("%y", "any", ""), two("%x", "serial", ""), two("%x", "any", read)] {
+            let after = packed(&values, true);
+            assert!(!after.contains("packed") && after.contains("weight model k"), "{after}");
+        }
+    }
+}

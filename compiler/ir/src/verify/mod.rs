@@ -13,6 +13,7 @@ mod model;
 mod operation;
 mod plan;
 mod shapes;
+mod side_by_side;
 mod sharding;
 
 #[cfg(test)]
@@ -113,7 +114,8 @@ pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
 /// * regions that a region reads stand before it;
 /// * operations make a region, as the rules of [`crate::Anatomy::of`] have it, and one of the kind that the region names;
 /// * what is computed before a product or attention is used there alone;
-/// * a weight has one layout; only packed weights of equal parts interleave.
+/// * a weight has one layout; only packed weights of equal parts interleave, and where a strand combines cuts of one product,
+///   its weight does.
 pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     kernels::verify(module)
 }
