@@ -32,7 +32,7 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<KernelModule
     for graph in kernels.entries.iter().flat_map(|e| &e.graphs) {
         for id in graph.graph.ids() {
             if let Op::Weight(reference) = &graph.graph.node(id).op {
-                for weight in owners(reference) {
+                for weight in reference.owners() {
                     layouts.entry(weight).or_insert(Layout::RowMajor);
                 }
             }
@@ -43,15 +43,6 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<KernelModule
     }
     let layouts = layouts.into_iter().map(|(weight, layout)| WeightLayout { weight, layout }).collect();
     Ok(KernelModule { layouts, ..kernels.clone() })
-}
-
-/// The weights that a reference stands for, packed ones whole.
-fn owners(reference: &WeightRef) -> Vec<WeightRef> {
-    match reference {
-        WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
-        WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
-        other => vec![other.clone()],
-    }
 }
 
 fn interleaved(
@@ -69,7 +60,7 @@ fn interleaved(
             let parts = equal_cuts(graph, &anatomy)
                 .ok_or_else(|| defect(format!("{} combines cuts that no layout puts together", region.name)))?;
             let chosen = Layout::Interleaved { parts, granule: granule.max(strand.row_elements) };
-            for owner in owners(reference) {
+            for owner in reference.owners() {
                 let known = layouts.insert(owner, chosen);
                 if known.is_some_and(|k| k != Layout::RowMajor && k != chosen) {
                     return Err(defect(format!("{} wants another layout than kernels before it", region.name)));

@@ -66,21 +66,12 @@ pub fn run(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> 
     Ok(module.with_entries(entries))
 }
 
-/// The weight that both stand for: what `first` reads of the first layer is the layer's.
-fn owner(reference: &WeightRef) -> Vec<WeightRef> {
-    match reference {
-        WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
-        WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
-        other => other.parts().to_vec(),
-    }
-}
-
 fn note_uses(graph: &Graph, index: usize, uses: &mut Uses) {
     let products: HashMap<ValueId, Product> =
         graph.ids().filter_map(|v| product(graph, v)).map(|p| (graph.operands(p.value)[1], p)).collect();
     for id in graph.ids() {
         let Op::Weight(reference) = &graph.node(id).op else { continue };
-        for weight in owner(reference) {
+        for weight in reference.owners().iter().flat_map(WeightRef::parts).cloned() {
             let list = uses.entry(weight).or_insert_with(|| Some(Vec::new()));
             match (products.get(&id), list.as_mut()) {
                 (Some(product), Some(list)) => list.push((index, product.common.clone())),

@@ -72,7 +72,10 @@ mod tests {
         let mut mask = mask_below(40, 40);
         forbid(&mut mask, &[0, 31, 33, 4000]);
         assert_eq!(mask, [!(1 | 1 << 31), 0b1111_1101]);
-        assert_eq!([0, 1, 32, 33, 39, 40, 64].map(|id| admits(Some(&mask), id)), [false, true, true, false, true, false, false]);
+        assert_eq!(
+            [0, 1, 32, 33, 39, 40, 64].map(|id| admits(Some(&mask), id)),
+            [false, true, true, false, true, false, false]
+        );
         assert!(admits(None, 64));
     }
 }

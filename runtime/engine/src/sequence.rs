@@ -179,7 +179,8 @@ mod tests {
     #[test]
     fn masks_of_a_run_end_where_it_leaves_the_grammar() {
         let mut held = sequence(Some(Box::new(Counting(3))), 0);
-        let bits = |masks: Vec<Option<TokenMask>>| -> Vec<u32> { masks.iter().map(|m| m.as_ref().unwrap()[0]).collect() };
+        let bits =
+            |masks: Vec<Option<TokenMask>>| -> Vec<u32> { masks.iter().map(|m| m.as_ref().unwrap()[0]).collect() };
         assert_eq!(bits(held.masks(&[3, 4], 10, 10).unwrap()), [1 << 3, 1 << 4, 1 << 5]);
         assert_eq!(bits(held.masks(&[3, 7, 4], 10, 10).unwrap()), [1 << 3, 1 << 4]);
         // Nothing has moved, and what is chosen moves it.

@@ -98,7 +98,7 @@ pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
 ///
 /// With a sharding, types are those of one rank, and
 ///
-/// * placements name weights, caches, results and mesh axes that exist; no two axes of a value lie on one mesh axis;
+/// * placements name weights, caches and mesh axes that exist; no two axes of a value lie on one mesh axis;
 /// * parts come out even, or several ranks share an element;
 /// * weights and caches have the axes of a rank's part; an axis that is spread somewhere has its whole or a part's length;
 /// * collectives stand only here, and over axes of the mesh.

@@ -19,7 +19,7 @@
 //! Tests: below; its size on the full model, made small, in `tests/meshes.rs`.
 
 use super::relaxed;
-use crate::{Compile, Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo, canonicalise};
 use ir::{
     Binary, DType, Extent, Graph, GraphBuilder, Module, Op, Placement, ReduceOp, Sharding, TensorType, Type, ValueId,
 };
@@ -165,32 +165,9 @@ fn merged(graph: &Graph, sharding: &Sharding) -> Option<Graph> {
             };
             copy.finish_node(old, value);
         }
-        return Some(without_unused(&copy.finish()));
+        return Some(canonicalise::graph(&copy.finish(), true));
     }
     None
-}
-
-/// The graph without what nobody reads.
-fn without_unused(graph: &Graph) -> Graph {
-    let mut used: HashSet<ValueId> =
-        graph.outputs.iter().map(|(_, v)| *v).chain(graph.inputs.iter().copied()).collect();
-    for id in graph.ids().rev() {
-        if used.contains(&id) || matches!(graph.node(id).op, Op::Store { .. }) {
-            used.insert(id);
-            used.extend(graph.operands(id));
-        }
-    }
-    let mut copy = Copy::of(graph);
-    for old in graph.ids() {
-        if used.contains(&old) {
-            let value = copy.node(old, false);
-            copy.finish_node(old, value);
-        } else {
-            // Nobody asks for it; any id keeps the numbers in step.
-            copy.map.push(ValueId(0));
-        }
-    }
-    copy.finish()
 }
 
 /// A graph being copied with changes.
