@@ -436,7 +436,9 @@ fn with_parts(old: &Module, each: impl Fn(&str, usize) -> String) -> Module {
         let name = line.trim().split(':').next().unwrap_or_default().to_owned();
         let is_part = line.contains(" = reduce sum over picked ");
         for (at, part) in parts.iter().enumerate() {
-            line = line.replace(&format!("({part},"), &format!("(%part{at},")).replace(&format!(", {part})"), &format!(", %part{at})"));
+            line = line
+                .replace(&format!("({part},"), &format!("(%part{at},"))
+                .replace(&format!(", {part})"), &format!(", %part{at})"));
         }
         lines.push(line);
         if is_part {
@@ -472,7 +474,8 @@ fn what_several_ranks_have_of_a_sum_rounds_behind_it_only() {
     assert_eq!(ir::verify_module(&changed), Ok(()));
     check_witness(&old, changed).expect_err("a rounding behind the sum");
     // A rounding before the product is each expert's own, and all but one rank have -0 there.
-    let four = |text: &str| text.replace("picked = 2", "picked = 4").replace("values 2", "values 4").replace("ids 2", "ids 4");
+    let four =
+        |text: &str| text.replace("picked = 2", "picked = 4").replace("values 2", "values 4").replace("ids 2", "ids 4");
     let tail = LIBRARY.replace("order fold", "order any");
     let old = module(&four(EXPERTS), &four(&experts(&tail)));
     let new = sharded(&old, "ep=2").expect("sharded");

@@ -3,8 +3,8 @@
 //! other ranks.
 
 use ir::{
-    Binary, Class, ConstBinary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, Mesh, Module, Node, Op, Order, ReduceOp,
-    Scope, Type, ValueId, WeightRef,
+    Binary, Class, ConstBinary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, Mesh, Module, Node, Op, Order,
+    ReduceOp, Scope, Type, ValueId, WeightRef,
 };
 use std::collections::{HashMap, HashSet};
 

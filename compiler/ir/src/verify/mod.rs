@@ -13,8 +13,8 @@ mod model;
 mod operation;
 mod plan;
 mod shapes;
-mod side_by_side;
 mod sharding;
+mod side_by_side;
 
 #[cfg(test)]
 mod tests;

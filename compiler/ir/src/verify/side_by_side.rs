@@ -41,12 +41,20 @@ fn strands(graph: &Graph, region: &Region, module: &KernelModule, place: &str, r
         let parts = match whole {
             Some(Extent::Fixed(n)) if *len > 0 && n.is_multiple_of(*len) => n / len,
             _ => {
-                report.add("V0204", place, format!("it combines cuts of {len} of `{axis}`, which has no equal parts of them"));
+                report.add(
+                    "V0204",
+                    place,
+                    format!("it combines cuts of {len} of `{axis}`, which has no equal parts of them"),
+                );
                 continue;
             }
         };
         if let Some((_, start, _)) = cuts.iter().find(|(_, start, _)| !start.is_multiple_of(*len)) {
-            report.add("V0204", place, format!("it combines a cut of `{axis}` from {start}, where no part of {len} begins"));
+            report.add(
+                "V0204",
+                place,
+                format!("it combines a cut of `{axis}` from {start}, where no part of {len} begins"),
+            );
         }
         for owner in weight.owners() {
             let chosen = module.layouts.iter().find(|l| l.weight == owner).map(|l| l.layout);

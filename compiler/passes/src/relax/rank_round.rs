@@ -301,7 +301,10 @@ mod tests {
 
     #[test]
     fn what_has_another_user_or_no_sum_behind_it_stays() {
-        let shared = LIBRARY.replace("%o: bf16[T, hidden] = round bf16 (%t)", "%u: f32[T, hidden] = reduce sum over picked order fold (%s) %o: f32[T, hidden] = add (%t, %u)");
+        let shared = LIBRARY.replace(
+            "%o: bf16[T, hidden] = round bf16 (%t)",
+            "%u: f32[T, hidden] = reduce sum over picked order fold (%s) %o: f32[T, hidden] = add (%t, %u)",
+        );
         let alone = "%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)
             %o: bf16[T, picked, hidden] = round bf16 (%s)";
         for (values, allowed) in [(shared.as_str(), true), (alone, true), (LIBRARY, false)] {

@@ -200,7 +200,13 @@ impl Matcher<'_> {
             _ => return None,
         }
         let same = olds.iter().zip(&news).all(|(a, b)| self.same(*b, *a));
-        (same && (sum.is_some() || own.is_some())).then_some(Part { origin: old, sum, own, rounded: false, mixed: false })
+        (same && (sum.is_some() || own.is_some())).then_some(Part {
+            origin: old,
+            sum,
+            own,
+            rounded: false,
+            mixed: false,
+        })
     }
 
     /// What a cut along an axis is of, and which part.

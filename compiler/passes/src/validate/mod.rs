@@ -109,7 +109,8 @@ pub fn validate_passes(
 ) -> Result<Validation, PassError> {
     ir::verify_model(model).map_err(|e| unverified("the front end", &e))?;
     let found = Validation { passes: Vec::new(), values: 0, not_finite: 0 };
-    let mut walk = Walk { model, compile, seeds, found, module: None, kernels: None, trials: Vec::new(), records: Vec::new() };
+    let mut walk =
+        Walk { model, compile, seeds, found, module: None, kernels: None, trials: Vec::new(), records: Vec::new() };
     for pass in passes {
         // A level that cannot be run is no measure of what follows it.
         if !walk.pass(pass)? {
@@ -271,7 +272,9 @@ impl Judge<'_> {
         let not_finite = |records: &[Record]| records.iter().map(Record::not_finite).sum::<u64>();
         let (before, now) = (not_finite(self.records), not_finite(after));
         if now > before {
-            return Verdict::Stopped(format!("it leaves {now} numbers that are infinite or none, of {before} before it"));
+            return Verdict::Stopped(format!(
+                "it leaves {now} numbers that are infinite or none, of {before} before it"
+            ));
         }
         let Program::Module(old) = self.old else {
             return Verdict::Stopped("relaxations are of flat graphs only".to_owned());

@@ -16,9 +16,7 @@
 //! The factors are found without asking the pass: a value that is multiplied with what comes of a product of weights that a
 //! sum over ranks completes, before or after it is completed, and that does not depend on that product itself.
 
-use ir::{
-    Binary, Class, DType, Entry, Graph, GraphBuilder, Module, Op, ReduceOp, TensorType, Type, ValueId,
-};
+use ir::{Binary, Class, DType, Entry, Graph, GraphBuilder, Module, Op, ReduceOp, TensorType, Type, ValueId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Steps of an operand of a product per 1, and its largest size.

@@ -10,7 +10,8 @@
 
 use interp::{Context, Env, Fault, InterpError, Outputs};
 use ir::{
-    Class, Entry, Graph, GraphBuilder, Instance, KernelEntry, KernelGraph, KernelModule, LayerKinds, Module, Op, ValueId,
+    Class, Entry, Graph, GraphBuilder, Instance, KernelEntry, KernelGraph, KernelModule, LayerKinds, Module, Op,
+    ValueId,
 };
 use std::collections::HashMap;
 

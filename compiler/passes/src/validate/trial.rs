@@ -263,7 +263,8 @@ fn weights(
         let size = scale * if ty.axes.len() > 1 { 1.4 / (width as f32).sqrt() } else { 0.6 };
         for layer in layers {
             let key = numerics::hash_name(&format!("{} {layer:?}", weight.name));
-            let data: Vec<f32> = (0..weight.elements()).map(|i| number(size * numerics::synthetic(seed, key, i))).collect();
+            let data: Vec<f32> =
+                (0..weight.elements()).map(|i| number(size * numerics::synthetic(seed, key, i))).collect();
             let axes = ty.axes.iter().map(|axis| (axis.name.clone(), length(axis, 0))).collect();
             map.insert(weight.name.clone(), layer, floats(axes, dtype(weight), data)?);
         }

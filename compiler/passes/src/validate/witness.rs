@@ -37,7 +37,9 @@ fn graph(name: &str, old: &Graph, new: &Graph) -> Result<Graph, String> {
             && !refines(from, to)
         {
             let value = old.node(id).name.clone().unwrap_or_else(|| id.to_string());
-            return Err(format!("the order of `{value}` of {name} is `{from}` and becomes `{to}`, and only what is open may be decided"));
+            return Err(format!(
+                "the order of `{value}` of {name} is `{from}` and becomes `{to}`, and only what is open may be decided"
+            ));
         }
     }
     let mut at = 0;
@@ -73,7 +75,8 @@ mod tests {
         {
             assert_eq!(with_orders(&module(from), &module(to)), Ok(module(to)), "{from} to {to}");
         }
-        for (from, to) in [("split 4 any", "serial"), ("split 4 any", "split 2 any"), ("fold", "serial"), ("fold", "any")]
+        for (from, to) in
+            [("split 4 any", "serial"), ("split 4 any", "split 2 any"), ("fold", "serial"), ("fold", "any")]
         {
             let error = with_orders(&module(from), &module(to)).expect_err("an order that was not open");
             assert_eq!(
