@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn short_numbers_are_what_they_are_said_to_be() {
-        let coarse = |x: f32| (x.min(4.0).max(-4.0) + 1.5 * 2_097_152.0) - 1.5 * 2_097_152.0;
+        let coarse = |x: f32| (x.clamp(-4.0, 4.0) + 1.5 * 2_097_152.0) - 1.5 * 2_097_152.0;
         for (x, wanted) in [(0.3, 0.25), (-1.9, -2.0), (100.0, 4.0), (0.1, 0.0)] {
             assert_eq!(coarse(x), wanted);
         }
