@@ -240,6 +240,7 @@ impl Outcome<'_> {
 
     fn pass_json(&self, p: &Validated) -> Value {
         let (verdict, detail) = match &p.verdict {
+            Verdict::Unchanged => ("unchanged", Value::Null),
             Verdict::Equal => ("equal", Value::Null),
             Verdict::Refined { moved } => ("refined", json!({ "moved": moved })),
             Verdict::Measured { moved, median, largest } => {
@@ -284,6 +285,7 @@ fn kind(kind: Kind) -> String {
 /// A verdict as a cell of the table.
 fn word(verdict: &Verdict) -> String {
     match verdict {
+        Verdict::Unchanged => "unchanged".to_owned(),
         Verdict::Equal => "equal".to_owned(),
         Verdict::Refined { moved } => format!("equal, {moved} moved"),
         Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),
