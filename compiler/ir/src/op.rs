@@ -235,6 +235,16 @@ pub enum WeightRef {
 }
 
 impl WeightRef {
+    /// The weights of the model or of a layer that it stands for: what the first graph reads of the first layer is the
+    /// layer's, the successor's is the layer's or the model's. A packed one stays whole.
+    pub fn owners(&self) -> Vec<WeightRef> {
+        match self {
+            WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
+            WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
+            other => vec![other.clone()],
+        }
+    }
+
     /// The weights that are read: the parts of a packed one, otherwise the weight itself.
     pub fn parts(&self) -> &[WeightRef] {
         match self {
