@@ -28,27 +28,34 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const UNSAFE_FILES: &[&str] =
     &["compiler/codegen/src/nvrtc.rs", "runtime/device/src/checkpoint/mmap.rs", "runtime/device/src/cuda/driver.rs"];
 
-/// Words of specs that are also words of the field, so their presence in Rust means nothing.
+/// Words of disk names, imports and kinds that say nothing of a model where they stand in Rust.
 const COMMON_WORDS: &[&str] = &[
+    // Words of the spec language and of its IR.
     "act",
     "all",
+    "default",
+    "dtype",
+    "experts",
+    "false",
+    "gate",
+    "layers",
+    "model",
+    "norm",
+    "null",
+    "silu",
+    "sinks",
+    "strip",
+    "true",
+    "type",
+    "weight",
+    // Words of the field: what any tensor program has.
     "architectures",
     "bias",
     "dense",
-    "dtype",
-    "experts",
     "factor",
-    "gate",
-    "layers",
-    "mlp",
-    "model",
-    "norm",
-    "self_attn",
-    "sparse",
-    "type",
-    "weight",
     "full",
     "sliding",
+    "sparse",
 ];
 
 /// Keys of files that every Hugging Face checkpoint has beside its config, with the one place that reads them.
@@ -176,22 +183,6 @@ fn model_words() -> BTreeMap<String, String> {
         for text in texts {
             text.split(|c: char| !c.is_alphanumeric() && c != '_').for_each(|w| add(w, &path));
         }
-    }
-    for generic in [
-        "default",
-        "false",
-        "true",
-        "null",
-        "silu",
-        "strip",
-        "expert_ffn",
-        "_attention",
-        "type",
-        "bias",
-        "factor",
-        "sinks",
-    ] {
-        words.remove(generic);
     }
     words
 }

@@ -90,9 +90,9 @@ pub fn fuzz_json(bytes: &[u8]) {
             check_recipes(&recipes)?;
             memory.check(&recipes).map_err(|fact| structure(MEMORY, fact))
         }),
-        b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| check_kernels(&kernels)),
+        b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| verified_kernels(&kernels)),
         _ => json::<(ir::KernelModule, ir::Plan)>(PLAN, bytes)
-            .and_then(|(kernels, plan)| check_kernels(&kernels).and_then(|()| check_plan(&plan, &kernels))),
+            .and_then(|(kernels, plan)| verified_kernels(&kernels).and_then(|()| verified_plan(&plan, &kernels))),
     };
 }
 
@@ -207,9 +207,9 @@ fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
     if plan != kernels {
         return Err(structure(PLAN, format!("it has entries {}, {KERNELS} has {}", names(&plan), names(&kernels))));
     }
-    check_kernels(&artifact.kernels)?;
+    verified_kernels(&artifact.kernels)?;
     check_facts(&artifact.manifest, &artifact.kernels.facts)?;
-    check_plan(&artifact.plan, &artifact.kernels)?;
+    verified_plan(&artifact.plan, &artifact.kernels)?;
     check_mesh(artifact)?;
     check_recipes(&artifact.recipes)?;
     artifact.memory.check(&artifact.recipes).map_err(|fact| structure(MEMORY, shortened(&fact)))
@@ -244,10 +244,8 @@ fn check_facts(manifest: &Manifest, facts: &ir::Facts) -> Result<(), LoadError> 
     if manifest.model != facts.name {
         return differs("model", format!("`{}`", manifest.model), format!("`{}`", facts.name));
     }
-    let parameters = parameters(facts);
-    if parameters != Some(manifest.parameters) {
-        let other = parameters.map_or_else(|| "more than can be counted".to_owned(), |n| n.to_string());
-        return differs("parameters", manifest.parameters.to_string(), other);
+    if facts.parameters() != manifest.parameters {
+        return differs("parameters", manifest.parameters.to_string(), facts.parameters().to_string());
     }
     if !manifest.options.iter().eq(&facts.options) {
         return differs("options", format!("{:?}", manifest.options), format!("{:?}", facts.options));
@@ -255,26 +253,11 @@ fn check_facts(manifest: &Manifest, facts: &ir::Facts) -> Result<(), LoadError> 
     Ok(())
 }
 
-/// [`ir::Facts::parameters`] for facts that nobody vouches for; `None` if the number is too large.
-fn parameters(facts: &ir::Facts) -> Option<u64> {
-    facts.weights.iter().try_fold(0u64, |sum, weight| {
-        let copies = match weight.scope {
-            ir::Scope::Model => 1,
-            ir::Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).count() as u64,
-        };
-        let elements = weight.axes.iter().flatten().try_fold(1u64, |n, axis| match axis.extent {
-            ir::Extent::Fixed(len) => n.checked_mul(len),
-            ir::Extent::Rows => Some(n),
-        });
-        sum.checked_add(copies.checked_mul(elements?)?)
-    })
-}
-
-fn check_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {
+fn verified_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {
     ir::verify_kernels(kernels).map_err(|faults| structure(KERNELS, told(&faults)))
 }
 
-fn check_plan(plan: &ir::Plan, kernels: &ir::KernelModule) -> Result<(), LoadError> {
+fn verified_plan(plan: &ir::Plan, kernels: &ir::KernelModule) -> Result<(), LoadError> {
     ir::verify_plan(plan, kernels).map_err(|faults| structure(PLAN, told(&faults)))
 }
 

@@ -11,7 +11,7 @@ use ir::{DType, Mesh, Order, RowsPerSequence};
 const ARCHS: [&str; 3] = ["cpu", "sm_90a", "sm_103a"];
 
 /// Named ways of changing bits that passes know.
-const RELAXATIONS: [&str; 3] = ["rank-round", "wire-bf16", "rank-scale"];
+const RELAXATIONS: [&str; 2] = ["rank-round", "wire-bf16"];
 
 /// Most rows that a bucket may have: positions and rows are 32-bit integers, and arenas are sized by this number.
 const MAX_ROWS: u64 = 1 << 20;
@@ -59,10 +59,11 @@ impl Reader<'_> {
         let products = match form.products.as_deref() {
             None | Some("any") => None,
             Some("serial") => Some(Order::Serial),
+            Some("fused") => Some(Order::Fused),
             Some("fold") => Some(Order::Fold),
             Some(word) => {
                 let message = format!("`products` is `{word}`");
-                return Err(self.error(message, "use `serial`, `fold` or `any`"));
+                return Err(self.error(message, "use `fused`, `serial`, `fold` or `any`"));
             }
         };
         let dtype = match form.kv.dtype.as_str() {

@@ -15,6 +15,7 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
         Ok((name, arch)) => format!("{name} ({arch})"),
         Err(fact) => format!("none: {fact}; artifacts for `cpu` run without it"),
     };
+    let fuses = device::has_fused_multiply_add();
     let text = if args.json {
         let report = json!({
             "ok": true,
@@ -23,14 +24,19 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
             "memory_bytes": memory,
             "executors": ["cpu", "cuda", "interp"],
             "cuda": {"found": found.is_ok(), "what": cuda},
+            "fused_multiply_add": fuses,
             "missing": [],
         });
         format!("{report:#}\n")
     } else {
         let memory =
             memory.map_or("unknown".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64));
+        let fuses = match fuses {
+            true => "yes",
+            false => "no: matrix products have the same bits, computed by a library and many times slower",
+        };
         format!(
-            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nexecutors: cpu, cuda, interp\nCUDA device: {cuda}\n"
+            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nfused multiply-add: {fuses}\nexecutors: cpu, cuda, interp\nCUDA device: {cuda}\n"
         )
     };
     // A closed pipe is the reader's decision, not a fault.

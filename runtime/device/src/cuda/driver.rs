@@ -182,8 +182,8 @@ impl Device {
         Ok(Memory { device: self.clone(), address, bytes })
     }
 
-    /// Loads a kernel from machine code.
-    pub fn load(&self, cubin: &[u8], name: &str) -> Result<Kernel, String> {
+    /// Loads a kernel of so many parameters from machine code.
+    pub fn load(&self, cubin: &[u8], name: &str, parameters: usize) -> Result<Kernel, String> {
         self.enter()?;
         let symbol = CString::new(name).map_err(|_| format!("kernel `{name}` has a zero byte in its name"))?;
         // SAFETY: the image is a whole ELF file, which the driver checks; the function lives as long as its module.
@@ -194,12 +194,11 @@ impl Device {
             let function = result::module::get_function(module.module, symbol)
                 .map_err(text(&format!("the machine code has no kernel `{name}`")))?;
             let mut sizes = Vec::new();
-            loop {
+            for index in 0..parameters {
                 let (mut offset, mut size) = (0usize, 0usize);
-                // The driver says which parameters there are by refusing the first that is not.
-                if sys::cuFuncGetParamInfo(function, sizes.len(), &mut offset, &mut size).result().is_err() {
-                    break;
-                }
+                sys::cuFuncGetParamInfo(function, index, &mut offset, &mut size)
+                    .result()
+                    .map_err(text(&format!("kernel `{name}` has fewer than {parameters} parameters")))?;
                 sizes.push(size);
             }
             Ok(Kernel { _module: module, function, sizes })

@@ -95,12 +95,14 @@ fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareErr
     Ok(bytes)
 }
 
-/// Every kernel of the artifact.
+/// Every kernel of the artifact, with as many parameters as its starts have.
 pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, PrepareError> {
-    let load = |kernel: &artifact::KernelCode| {
+    let starts = || code.entries.iter().flatten().flat_map(|g| &g.regions).flat_map(|r| &r.starts);
+    let load = |(index, kernel): (usize, &artifact::KernelCode)| {
         let cubin = code.files.get(&kernel.cubin());
         let cubin = cubin.ok_or_else(|| fault(format!("`{}` is not in the artifact", kernel.cubin())))?;
-        device.load(cubin, &kernel.name).map_err(fault)
+        let parameters = starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
+        device.load(cubin, &kernel.name, parameters).map_err(fault)
     };
-    code.kernels.iter().map(load).collect()
+    code.kernels.iter().enumerate().map(load).collect()
 }
