@@ -239,3 +239,24 @@ fn chosen_options_are_the_specs() {
     let twice = said(&["combine=single", "combine=library"]);
     assert!(twice.contains("`--option` chooses both `single` and `library` for `combine`"), "{twice}");
 }
+
+/// The cpu executor reads weights as the checkpoint has them, so a cpu target that packs makes a plan to read.
+#[test]
+fn a_cpu_target_that_packs_does_not_make_a_loadable_artifact() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let target = std::fs::read_to_string(root().join("model-spec/targets/cpu.toml")).expect("cpu.toml");
+    assert!(!target.contains("\npack"), "the built-in target packs nothing");
+    let fuse = target.find("[fuse]").map_or_else(
+        || format!("{target}\n[fuse]\npack = true\n"),
+        |at| format!("{}[fuse]\npack = true{}", &target[..at], &target[at + "[fuse]".len()..]),
+    );
+    std::fs::write(path("packs.toml"), fuse).expect("file");
+    std::fs::write(path("spec.toml"), "extends = \"beam-nano\"\n").expect("file");
+    for (target, complete) in [("cpu", true), (path("packs.toml").as_str(), false)] {
+        let args = ["compile", &path("spec.toml"), "--target", target, "-o", &path("out"), "--json"];
+        let done = Programs::built().beamc(&args);
+        let json: Value = serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {}", done.err));
+        assert_eq!(json["manifest"]["complete"], complete, "{target}");
+    }
+}
