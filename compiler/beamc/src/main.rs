@@ -15,6 +15,7 @@ mod list_targets;
 mod missing;
 mod report_page;
 mod show;
+mod unmet;
 mod verify;
 
 use args::{Cli, Command};
