@@ -1,38 +1,90 @@
 //! One request in the scheduler: what is known of its tokens, and what comes next.
 
+use crate::kv::{Load, PageTable};
 use crate::{
-    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, VirtualPage, forbid,
-    mask_below,
+    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, forbid, mask_below,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// A request that waits or runs. Rows `0 .. fed` are in the cache; the others are still to be computed.
+/// A request that waits or runs.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub id: RequestId,
     pub request: Request,
     /// Prompt and answer.
     pub tokens: Vec<u32>,
+    /// Rows that are in the cache for certain: their steps are over.
+    pub done: usize,
+    /// Rows that are in the cache once the steps under way are over.
     pub fed: usize,
-    pub pages: Vec<VirtualPage>,
+    /// Whether a step under way chooses its next token, and for which wanted row of that step.
+    pub choosing: Option<usize>,
+    /// Steps under way that hold its rows.
+    pub in_flight: usize,
+    pub table: PageTable,
     /// Most tokens, prompt and answer together.
     pub limit: usize,
     /// Occurrences in the prompt and in the answer, kept only while a penalty reads them.
     seen: BTreeMap<u32, (u32, u32)>,
-    /// Set when the client has given up while a step with its rows was under way.
-    pub aborted: bool,
+    /// Its last event is out; what it holds goes with its last step.
+    pub ended: bool,
+    /// It has given its pages back and goes to the queue when its step is planned.
+    pub is_out: bool,
+    /// Tokens of the prompt that were in the cache when it first started; `None` before.
+    pub cached: Option<usize>,
+    /// First token of the prompt that has no score yet.
+    pub scored_to: usize,
+    /// Whole pages that the prefix tree has been given.
+    pub kept_pages: usize,
+    /// Tokens at which another request's prompt left this one's, worth a boundary of its own.
+    pub branch: usize,
+    /// The request whose prompt is the same and was submitted together with this one.
+    pub twin: Option<RequestId>,
+    /// Requests that came later and started earlier.
+    pub passed: usize,
+    /// Pages that have to come from the host first, the next one last; how many layers of that one are there.
+    pub loads: Vec<Load>,
+    pub loaded_layers: usize,
+    /// Whether the host has failed it before.
+    pub shuns_host: bool,
 }
 
 impl Sequence {
     pub fn new(id: RequestId, request: Request, limit: usize) -> Self {
         let tokens = request.prompt.clone();
-        let mut sequence =
-            Sequence { id, request, tokens, fed: 0, pages: Vec::new(), limit, seen: BTreeMap::new(), aborted: false };
+        let mut sequence = Sequence {
+            id,
+            request,
+            tokens,
+            done: 0,
+            fed: 0,
+            choosing: None,
+            in_flight: 0,
+            table: PageTable::default(),
+            limit,
+            seen: BTreeMap::new(),
+            ended: false,
+            is_out: false,
+            cached: None,
+            scored_to: 0,
+            kept_pages: 0,
+            branch: 0,
+            twin: None,
+            passed: 0,
+            loads: Vec::new(),
+            loaded_layers: 0,
+            shuns_host: false,
+        };
+        sequence.scored_to = sequence.request.prompt_scores.as_ref().map_or(usize::MAX, |s| s.from.max(1));
         if sequence.is_penalised() {
             for token in &sequence.request.prompt {
                 sequence.seen.entry(*token).or_default().0 += 1;
             }
         }
+        // An answer grows by a token a step; its memory does not.
+        let room = limit.min(sequence.tokens.len() + 4096);
+        sequence.tokens.reserve_exact(room - sequence.tokens.len().min(room));
         sequence
     }
 
@@ -41,9 +93,36 @@ impl Sequence {
         s.repetition_penalty != 1.0 || s.frequency_penalty != 0.0 || s.presence_penalty != 0.0
     }
 
-    /// Tokens that are not in the cache yet: the rest of the prompt, or the token chosen last.
+    /// Tokens whose rows are in no step yet: the rest of the prompt, or the token chosen last.
     pub fn unfed(&self) -> &[u32] {
         self.tokens.get(self.fed..).unwrap_or_default()
+    }
+
+    /// Rows that the next step could have. A token that is still being chosen counts where nothing about it has to be
+    /// known before the next choice.
+    pub fn rows_left(&self) -> usize {
+        let known = self.unfed().len();
+        let may_follow = self.request.constraint.is_none()
+            && !self.is_penalised()
+            && self.tokens.len() + 1 < self.limit
+            && self.fed == self.tokens.len();
+        known + usize::from(self.choosing.is_some() && may_follow)
+    }
+
+    /// Whether all its prompt is in steps, so that one row a step follows.
+    pub fn is_answering(&self) -> bool {
+        self.fed >= self.request.prompt.len()
+    }
+
+    /// Tokens chosen so far.
+    pub fn answer_tokens(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Most tokens of the sequence that may come from the cache: the last one's logits are needed, and those of tokens
+    /// that are to be scored.
+    pub fn most_cached(&self) -> usize {
+        (self.tokens.len() - 1).min(self.scored_to.saturating_sub(1))
     }
 
     /// Positions that the cache must hold: the last token of an answer is never fed.
@@ -58,48 +137,53 @@ impl Sequence {
 
     pub fn usage(&self) -> Usage {
         let prompt_tokens = self.request.prompt.len();
-        Usage { prompt_tokens, cached_tokens: 0, completion_tokens: self.tokens.len() - prompt_tokens }
+        let cached_tokens = self.cached.unwrap_or(0);
+        Usage { prompt_tokens, cached_tokens, completion_tokens: self.tokens.len() - prompt_tokens }
     }
 
     /// What to score, if the row at `position` predicts a token of the prompt that is to be scored.
     pub fn scores_at(&self, position: usize) -> Option<&PromptScores> {
         let scores = self.request.prompt_scores.as_ref()?;
         let next = position + 1;
-        (next >= scores.from && next < self.request.prompt.len()).then_some(scores)
+        (next >= self.scored_to && next < self.request.prompt.len()).then_some(scores)
     }
 
     /// Parameters for the next token.
     pub fn sampling(&self) -> Sampling {
         let seen = self.seen.iter().map(|(token, (prompt, answer))| (*token, *prompt, *answer)).collect();
-        Sampling { seen, position: self.tokens.len() as u64, ..self.request.sampling.clone() }
+        let position = (self.tokens.len() + usize::from(self.choosing.is_some())) as u64;
+        Sampling { seen, position, ..self.request.sampling.clone() }
     }
 
-    /// Tokens that may be chosen next, of a model with `vocab` logits whose tokenizer knows the first `known`; `None` for
-    /// all. An error ends this request alone.
-    pub fn mask(&mut self, vocab: usize, known: usize) -> Result<Option<TokenMask>, String> {
-        let mut mask = match &mut self.request.constraint {
-            Some(constraint) => constraint.mask()?,
-            None => None,
+    /// Tokens that may be chosen next, of a model with `vocab` logits; `known` admits those that its tokenizer knows.
+    /// `None` for all. An error ends this request alone.
+    pub fn mask(&mut self, vocab: usize, known: Option<&Arc<[u32]>>) -> Result<Option<Arc<[u32]>>, String> {
+        let chosen = self.answer_tokens() + usize::from(self.choosing.is_some());
+        let is_early = chosen < self.request.min_tokens;
+        let mut mask: TokenMask = match self.request.constraint.as_mut().map(|c| c.mask()) {
+            Some(mask) => match mask? {
+                Some(mut mask) => {
+                    mask.resize(vocab.div_ceil(32), 0);
+                    mask
+                }
+                None if !is_early => return Ok(known.cloned()),
+                None => mask_below(vocab, vocab),
+            },
+            None if !is_early => return Ok(known.cloned()),
+            None => mask_below(vocab, vocab),
         };
-        if let Some(mask) = mask.as_mut() {
-            mask.resize(vocab.div_ceil(32), 0);
+        if let Some(known) = known {
+            mask.iter_mut().zip(known.iter()).for_each(|(a, b)| *a &= b);
         }
-        if known < vocab {
-            let below = mask_below(known, vocab);
-            mask = Some(match mask {
-                Some(mask) => mask.iter().zip(&below).map(|(a, b)| a & b).collect(),
-                None => below,
-            });
-        }
-        if self.tokens.len() - self.request.prompt.len() < self.request.min_tokens {
-            let mut without = mask.clone().unwrap_or_else(|| mask_below(vocab, vocab));
+        if is_early {
+            let mut without = mask.clone();
             forbid(&mut without, &self.request.stop);
             // A grammar that is done admits nothing but an ending; no minimum forces text past it.
             if without.iter().any(|word| *word != 0) {
-                mask = Some(without);
+                mask = without;
             }
         }
-        Ok(mask)
+        Ok(Some(mask.into()))
     }
 
     /// Takes a chosen token; says whether it was the last.
