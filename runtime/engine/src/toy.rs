@@ -153,7 +153,7 @@ impl Toy {
             return Ok(token);
         }
         let chosen = self.chosen.get((-1 - token) as usize).copied().flatten();
-        // A choice that failed leaves a row that nobody will look at.
+        // A choice that failed leaves a row that nobody looks at.
         chosen.map(|t| t as i32).or(self.chosen.get((-1 - token) as usize).map(|_| 0)).ok_or_else(|| {
             StepError::Contract(format!("row {token} stands for a choice, {} were made", self.chosen.len()))
         })
@@ -182,7 +182,11 @@ impl Executor for Toy {
             result = Err(StepError::Device(INJECTED.into()));
         }
         self.chosen.clear();
-        self.chosen.extend(result.iter().flat_map(|o| &o.tokens).map(|t| t.as_ref().map(|t| t.id)));
+        match &result {
+            Ok(output) => self.chosen.extend(output.tokens.iter().map(|t| t.as_ref().map(|t| t.id))),
+            // Rows that follow a step that failed are computed and nobody looks at them.
+            Err(_) => self.chosen.resize(self.facts.max_wanted, None),
+        }
         self.done.push((ticket, result));
         self.polls_left = self.delay_polls;
         Ok(ticket)

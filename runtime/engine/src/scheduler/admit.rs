@@ -46,18 +46,27 @@ impl Scheduler {
                 return;
             }
             let mut candidates = self.candidates();
-            let is_patient = candidates.iter().any(|c| c.passed >= self.limits.most_passed);
+            let mut is_patient = candidates.iter().any(|c| c.passed >= self.limits.most_passed);
             order(self.limits.policy, self.limits.most_passed, &mut candidates);
+            // Others have given way to this one already; nobody takes what they left.
+            let first = self.awaited.and_then(|id| self.waiting.iter().position(|s| s.id == id));
+            if let Some(place) = first {
+                is_patient = true;
+                candidates = vec![Candidate { place, priority: 0, cached_pages: 0, passed: 0 }];
+            }
             let mut started = None;
             for candidate in &candidates {
                 match self.try_start(candidate.place) {
-                    Ok(()) => {
-                        started = Some(candidate.place);
+                    Ok(place) => {
+                        started = Some(place);
                         break;
                     }
                     Err(Blocked::Room) if is_patient => return,
                     Err(_) => {}
                 }
+            }
+            if started.is_some() {
+                self.awaited = None;
             }
             let Some(place) = started else {
                 // With nobody to wait for, only copies under way can be in the way: try again.
@@ -105,11 +114,13 @@ impl Scheduler {
         prefix
     }
 
-    fn try_start(&mut self, place: usize) -> Result<(), Blocked> {
+    fn try_start(&mut self, mut place: usize) -> Result<usize, Blocked> {
         let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
+        let id = sequence.id;
         if let Some(twin) = sequence.twin {
             let leader = self.running.iter().position(|s| s.id == twin && !s.ended);
-            let waits = leader.and_then(|at| self.running.get(at)).is_some_and(|l| l.done < l.request.prompt.len());
+            let reads = |l: &Sequence| l.done < l.request.prompt.len() || !l.loads.is_empty();
+            let waits = leader.and_then(|at| self.running.get(at)).is_some_and(reads);
             if waits || self.waiting.iter().any(|s| s.id == twin) {
                 return Err(Blocked::Twin);
             }
@@ -117,7 +128,7 @@ impl Scheduler {
                 && self.running.len() < self.most_running()
                 && self.fork(place, at)
             {
-                return Ok(());
+                return Ok(place);
             }
         }
         let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
@@ -131,6 +142,9 @@ impl Scheduler {
             };
             self.preempt(at);
             self.sweep_preempted();
+            self.awaited = Some(id);
+            // Whoever gave way may wait before it now.
+            place = self.waiting.iter().position(|s| s.id == id).unwrap_or(place);
             let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
             prefix = self.find(sequence);
         }
@@ -154,7 +168,7 @@ impl Scheduler {
         if self.running.last().is_some_and(|s| s.loads.is_empty()) {
             self.started(at);
         }
-        Ok(())
+        Ok(place)
     }
 
     /// Starts a request from the pages of its twin, which has read the prompt.

@@ -111,6 +111,8 @@ pub struct Scheduler {
     /// Whether some sequence that runs has given its place up.
     has_ended: bool,
     has_preempted: bool,
+    /// The request that others have given way to and that has not started yet.
+    awaited: Option<RequestId>,
     in_flight: usize,
     spare_shares: Vec<Shares>,
     spare_step: Option<Step>,
@@ -151,6 +153,7 @@ impl Scheduler {
             may_start: false,
             has_ended: false,
             has_preempted: false,
+            awaited: None,
             in_flight: 0,
             spare_shares: Vec::new(),
             spare_step: None,
@@ -421,7 +424,7 @@ impl Scheduler {
                     return Err(format!("request {} has no page {i} of kind {k} at {}", s.id.0, s.done));
                 }
             }
-            if s.is_out || s.done > s.fed || s.fed > s.tokens.len() + usize::from(s.choosing.is_some()) {
+            if s.is_out || s.done > s.fed || !s.ended && s.fed > s.tokens.len() + usize::from(s.choosing.is_some()) {
                 return Err(format!("request {}: {} done, {} fed of {} tokens", s.id.0, s.done, s.fed, s.tokens.len()));
             }
         }
