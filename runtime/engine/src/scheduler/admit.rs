@@ -61,7 +61,8 @@ impl Scheduler {
                         started = Some(place);
                         break;
                     }
-                    Err(Blocked::Room) if is_patient => return,
+                    // Places have moved where somebody gave way in vain.
+                    Err(Blocked::Room) if is_patient || self.awaited.is_some() => return,
                     Err(_) => {}
                 }
             }
