@@ -70,9 +70,9 @@ pub fn fuzz_json(bytes: &[u8]) {
             check_recipes(&recipes)?;
             memory.check(&recipes).map_err(|fact| structure(MEMORY, fact))
         }),
-        b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| check_kernels(&kernels)),
+        b'k' => json::<ir::KernelModule>(KERNELS, bytes).and_then(|kernels| verified_kernels(&kernels)),
         _ => json::<(ir::KernelModule, ir::Plan)>(PLAN, bytes)
-            .and_then(|(kernels, plan)| check_kernels(&kernels).and_then(|()| check_plan(&plan, &kernels))),
+            .and_then(|(kernels, plan)| verified_kernels(&kernels).and_then(|()| verified_plan(&plan, &kernels))),
     };
 }
 
@@ -187,9 +187,9 @@ fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
     if plan != kernels {
         return Err(structure(PLAN, format!("it has entries {}, {KERNELS} has {}", names(&plan), names(&kernels))));
     }
-    check_kernels(&artifact.kernels)?;
+    verified_kernels(&artifact.kernels)?;
     check_facts(&artifact.manifest, &artifact.kernels.facts)?;
-    check_plan(&artifact.plan, &artifact.kernels)?;
+    verified_plan(&artifact.plan, &artifact.kernels)?;
     check_mesh(artifact)?;
     check_recipes(&artifact.recipes)?;
     artifact.memory.check(&artifact.recipes).map_err(|fact| structure(MEMORY, shortened(&fact)))
@@ -250,11 +250,11 @@ fn parameters(facts: &ir::Facts) -> Option<u64> {
     })
 }
 
-fn check_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {
+fn verified_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {
     ir::verify_kernels(kernels).map_err(|faults| structure(KERNELS, told(&faults)))
 }
 
-fn check_plan(plan: &ir::Plan, kernels: &ir::KernelModule) -> Result<(), LoadError> {
+fn verified_plan(plan: &ir::Plan, kernels: &ir::KernelModule) -> Result<(), LoadError> {
     ir::verify_plan(plan, kernels).map_err(|faults| structure(PLAN, told(&faults)))
 }
 

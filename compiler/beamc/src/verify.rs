@@ -241,7 +241,9 @@ impl Outcome<'_> {
         let (verdict, detail) = match &p.verdict {
             Verdict::Equal => ("equal", Value::Null),
             Verdict::Refined { moved } => ("refined", json!({ "moved": moved })),
-            Verdict::Measured { moved, largest } => ("measured", json!({ "moved": moved, "largest": largest })),
+            Verdict::Measured { moved, median, largest } => {
+                ("measured", json!({ "moved": moved, "median": median, "largest": largest }))
+            }
             Verdict::Differs(d) => ("differs", self.difference_json(d)),
             Verdict::Stopped(why) => ("stopped", json!({ "because": why })),
         };
@@ -284,7 +286,9 @@ fn word(verdict: &Verdict) -> String {
         Verdict::Equal => "equal".to_owned(),
         Verdict::Refined { moved } => format!("equal, {moved} moved"),
         Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),
-        Verdict::Measured { moved, largest } => format!("{moved} moved, by {largest:.1e} at most"),
+        Verdict::Measured { moved, median, largest } => {
+            format!("{moved} moved, by {median:.1e} in the median, {largest:.1e} at most")
+        }
         Verdict::Differs(_) | Verdict::Stopped(_) => "DIFFER".to_owned(),
     }
 }

@@ -114,7 +114,7 @@ impl Mesh {
 
     /// Number of ranks in a group that spans these axes.
     pub fn parts(&self, over: &[String]) -> u64 {
-        over.iter().map(|axis| self.length(axis)).product()
+        over.iter().fold(1, |n, axis| n.saturating_mul(self.length(axis)))
     }
 
     /// A rank's place in its group over these axes, the first of them outermost: which part of an axis that is spread over

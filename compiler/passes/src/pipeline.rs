@@ -85,7 +85,7 @@ fn lower_with(
     current.ok_or_else(|| defect("no pass leaves a graph level"))
 }
 
-/// The graph level with what a target and a mesh decide about it: packed, sharded, relaxed, orders fixed.
+/// The graph level with what a target and a mesh decide about it: sharded, relaxed, orders fixed, packed.
 pub fn refine(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> {
     let mut current = module.clone();
     for pass in &PASSES {

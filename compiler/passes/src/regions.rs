@@ -1,4 +1,5 @@
-//! A graph's operations in groups that become regions: what passes over the kernel level join and take apart.
+//! A graph's operations in groups that become regions: what passes over the kernel level join and take apart. It only keeps
+//! the books; what may join is decided by `ir::Anatomy`, `attach` and `fuse_rows`.
 
 use crate::PassError;
 use crate::error::defect;

@@ -107,7 +107,9 @@ fn relaxations_are_measured_and_recorded() {
             let relaxations: &[&str] = &["rank-round", "wire-bf16"];
             let found = Case { mesh, combine, act, relaxations, ..PLAIN }.validated();
             for pass in ["rank round", "wire bf16"] {
-                let Verdict::Measured { moved, largest } = verdict(&found, pass) else { panic!("{pass} is relaxed") };
+                let Verdict::Measured { moved, largest, .. } = verdict(&found, pass) else {
+                    panic!("{pass} is relaxed")
+                };
                 println!("{mesh} {combine} {act:?} {pass}: {moved} of {} moved, by {largest:e} at most", found.values);
                 // `single` rounds once, behind the sum over ranks.
                 let idle = pass == "rank round" && combine == "single";

@@ -11,7 +11,7 @@ use ir::{DType, Mesh, Order, RowsPerSequence};
 const ARCHS: [&str; 3] = ["cpu", "sm_90a", "sm_103a"];
 
 /// Named ways of changing bits that passes know.
-const RELAXATIONS: [&str; 3] = ["rank-round", "wire-bf16", "rank-scale"];
+const RELAXATIONS: [&str; 2] = ["rank-round", "wire-bf16"];
 
 /// Most rows that a bucket may have: positions and rows are 32-bit integers, and arenas are sized by this number.
 const MAX_ROWS: u64 = 1 << 20;

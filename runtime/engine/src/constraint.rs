@@ -22,8 +22,23 @@ pub trait Constraint: Send + Debug {
     /// Tokens that may come next; `None` admits all. The text of an error says why none can be told.
     fn mask(&mut self) -> Result<Option<TokenMask>, String>;
 
+    /// Masks for a run of tokens that is only proposed, such as a draft to verify: the one before each of its tokens, and
+    /// the one behind the last. They end with the first that does not admit its token, for nothing behind that can be
+    /// chosen. Changes nothing: what is chosen comes by [`Constraint::advance`].
+    ///
+    /// A constraint that cannot look ahead gives the first alone, so that one token a step is chosen.
+    fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
+        let _ = run;
+        Ok(vec![self.mask()?])
+    }
+
     /// Takes the chosen token. The text of an error says why it cannot stand here.
     fn advance(&mut self, token: u32) -> Result<Verdict, String>;
+}
+
+/// Whether a mask admits a token; without a mask all are.
+pub fn admits(mask: Option<&[u32]>, token: u32) -> bool {
+    mask.is_none_or(|words| words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1))
 }
 
 /// A mask that admits the ids below `len` of a vocabulary of `vocab`.
@@ -57,5 +72,10 @@ mod tests {
         let mut mask = mask_below(40, 40);
         forbid(&mut mask, &[0, 31, 33, 4000]);
         assert_eq!(mask, [!(1 | 1 << 31), 0b1111_1101]);
+        assert_eq!(
+            [0, 1, 32, 33, 39, 40, 64].map(|id| admits(Some(&mask), id)),
+            [false, true, true, false, true, false, false]
+        );
+        assert!(admits(None, 64));
     }
 }

@@ -22,7 +22,7 @@ pub mod harness;
 #[cfg(any(test, feature = "toy"))]
 pub mod toy;
 
-pub use constraint::{Constraint, TokenMask, Verdict, forbid, mask_below};
+pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use engine::{Engine, Progress};
 pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
 pub use kv::{HostPage, HostUse, Kv, Namespace, PageOp, Pages};

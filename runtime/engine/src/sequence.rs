@@ -2,7 +2,7 @@
 
 use crate::kv::{Load, PageTable};
 use crate::{
-    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, forbid, mask_below,
+    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, admits, forbid, mask_below,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -158,20 +158,53 @@ impl Sequence {
     /// Tokens that may be chosen next, of a model with `vocab` logits; `known` admits those that its tokenizer knows.
     /// `None` for all. An error ends this request alone.
     pub fn mask(&mut self, vocab: usize, known: Option<&Arc<[u32]>>) -> Result<Option<Arc<[u32]>>, String> {
-        let chosen = self.answer_tokens() + usize::from(self.choosing.is_some());
-        let is_early = chosen < self.request.min_tokens;
-        let mut mask: TokenMask = match self.request.constraint.as_mut().map(|c| c.mask()) {
-            Some(mask) => match mask? {
-                Some(mut mask) => {
-                    mask.resize(vocab.div_ceil(32), 0);
-                    mask
-                }
-                None if !is_early => return Ok(known.cloned()),
-                None => mask_below(vocab, vocab),
-            },
-            None if !is_early => return Ok(known.cloned()),
-            None => mask_below(vocab, vocab),
+        let own = match &mut self.request.constraint {
+            Some(constraint) => constraint.mask()?,
+            None => None,
         };
+        Ok(self.whole_mask(own, 0, vocab, known))
+    }
+
+    /// The same for a run of proposed tokens: before each of them and behind the last, as far as they are admitted. Row i
+    /// of a block to verify carries mask i.
+    pub fn masks(
+        &mut self,
+        run: &[u32],
+        vocab: usize,
+        known: Option<&Arc<[u32]>>,
+    ) -> Result<Vec<Option<Arc<[u32]>>>, String> {
+        let own = match &mut self.request.constraint {
+            Some(constraint) => constraint.masks(run)?,
+            None => vec![None; run.len() + 1],
+        };
+        let mut masks = Vec::with_capacity(own.len());
+        for (ahead, mask) in own.into_iter().enumerate() {
+            let mask = self.whole_mask(mask, ahead, vocab, known);
+            let goes_on = run.get(ahead).is_some_and(|token| admits(mask.as_deref(), *token));
+            masks.push(mask);
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(masks)
+    }
+
+    /// A constraint's mask for the token `ahead` of the next, without what the model or the request rule out.
+    fn whole_mask(
+        &self,
+        mask: Option<TokenMask>,
+        ahead: usize,
+        vocab: usize,
+        known: Option<&Arc<[u32]>>,
+    ) -> Option<Arc<[u32]>> {
+        let chosen = self.answer_tokens() + usize::from(self.choosing.is_some()) + ahead;
+        let is_early = chosen < self.request.min_tokens;
+        // Most requests have no mask of their own, and share the one of all known tokens.
+        if mask.is_none() && !is_early {
+            return known.cloned();
+        }
+        let mut mask = mask.unwrap_or_else(|| mask_below(vocab, vocab));
+        mask.resize(vocab.div_ceil(32), 0);
         if let Some(known) = known {
             mask.iter_mut().zip(known.iter()).for_each(|(a, b)| *a &= b);
         }
@@ -183,7 +216,7 @@ impl Sequence {
                 mask = without;
             }
         }
-        Ok(Some(mask.into()))
+        Some(mask.into())
     }
 
     /// Takes a chosen token; says whether it was the last.
@@ -203,5 +236,96 @@ impl Sequence {
             Ok(Verdict::Open) if self.tokens.len() >= self.limit => Some(FinishReason::Length),
             Ok(Verdict::Open) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toy::{Toy, facts, hashed};
+    use crate::{Constraint, Executor, SequenceRows, Step, WantedRow};
+
+    /// Tokens that count up from the first.
+    #[derive(Debug)]
+    struct Counting(u32);
+
+    impl Constraint for Counting {
+        fn mask(&mut self) -> Result<Option<TokenMask>, String> {
+            Ok(Some(vec![1 << self.0]))
+        }
+
+        fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
+            let admitted = run.iter().zip(self.0..).take_while(|(token, next)| *token == next).count() as u32;
+            Ok((self.0..=self.0 + admitted).map(|next| Some(vec![1 << next])).collect())
+        }
+
+        fn advance(&mut self, token: u32) -> Result<Verdict, String> {
+            self.0 = token + 1;
+            Ok(Verdict::Open)
+        }
+    }
+
+    fn sequence(constraint: Option<Box<dyn Constraint>>, min_tokens: usize) -> Sequence {
+        let stop = vec![5];
+        let request = Request { prompt: vec![1, 2], stop, min_tokens, constraint, ..Request::default() };
+        Sequence::new(RequestId(0), request, 20)
+    }
+
+    #[test]
+    fn masks_of_a_run_end_where_it_leaves_the_grammar() {
+        let mut held = sequence(Some(Box::new(Counting(3))), 0);
+        let bits =
+            |masks: Vec<Option<TokenMask>>| -> Vec<u32> { masks.iter().map(|m| m.as_ref().unwrap()[0]).collect() };
+        assert_eq!(bits(held.masks(&[3, 4], 10, None).unwrap()), [1 << 3, 1 << 4, 1 << 5]);
+        assert_eq!(bits(held.masks(&[3, 7, 4], 10, None).unwrap()), [1 << 3, 1 << 4]);
+        // Nothing has moved, and what is chosen moves it.
+        assert_eq!(held.mask(10, 10), Ok(Some(vec![1 << 3])));
+        held.push(3);
+        assert_eq!(bits(held.masks(&[4], 10, None).unwrap()), [1 << 4, 1 << 5]);
+    }
+
+    #[test]
+    fn masks_of_a_run_count_its_tokens() {
+        // Two tokens before an ending one, of a vocabulary whose last id is unknown.
+        let masks = sequence(None, 2).masks(&[3, 4, 9, 4], 10, Some(&vec![0x1ff].into())).unwrap();
+        let (open, known) = (0x1ff & !(1 << 5), 0x1ff);
+        assert_eq!(masks, [open, open, known].map(|bits| Some(vec![bits].into())));
+        assert_eq!(sequence(None, 0).masks(&[3], 10, None).unwrap(), [None, None]);
+    }
+
+    #[test]
+    fn a_constraint_that_cannot_look_ahead_gives_one_mask() {
+        #[derive(Debug)]
+        struct Short;
+        impl Constraint for Short {
+            fn mask(&mut self) -> Result<Option<TokenMask>, String> {
+                Ok(Some(vec![1 << 3]))
+            }
+            fn advance(&mut self, _: u32) -> Result<Verdict, String> {
+                Ok(Verdict::Open)
+            }
+        }
+        assert_eq!(sequence(Some(Box::new(Short)), 0).masks(&[3, 3], 10, None).unwrap(), [Some(vec![1 << 3].into())]);
+    }
+
+    /// A block of two drafts: each row draws under its own mask in one step.
+    #[test]
+    fn rows_of_a_block_carry_their_own_masks() {
+        let mut held = sequence(Some(Box::new(Counting(3))), 0);
+        let drafts = [3, 4];
+        let mut step = Step { entry: "forward".into(), translation: vec![[1].into(), [1].into()], ..Step::default() };
+        step.tokens = [1, 2, 3, 4].to_vec();
+        step.positions = (0..4).collect();
+        step.sequences.push(SequenceRows { start: 0, len: 4, pages: Arc::new(vec![0]) });
+        for (ahead, mask) in held.masks(&drafts, 10, None).unwrap().into_iter().enumerate() {
+            let sampling = Sampling { position: 2 + ahead as u64, ..Sampling::default() };
+            step.wanted.push(WantedRow { row: 1 + ahead, sampling: Some(sampling), mask, logits: false });
+        }
+        let mut toy = Toy::new(facts(10, 4, 1, 4), Box::new(|history| Ok(hashed(10, history))));
+        let ticket = toy.submit(step).unwrap();
+        let output = toy.poll(ticket).unwrap().unwrap();
+        let chosen: Vec<u32> = output.tokens.iter().map(|token| token.as_ref().unwrap().id).collect();
+        assert_eq!(chosen, [3, 4, 5]);
+        assert!(chosen.iter().all(|token| held.push(*token).is_none() || *token == 5));
     }
 }

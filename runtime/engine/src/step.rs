@@ -52,7 +52,8 @@ pub struct WantedRow {
     pub row: usize,
     /// How to choose a token; `None` leaves the choice to the caller.
     pub sampling: Option<Sampling>,
-    /// Admissible tokens, one bit per id in words of 32, lowest first; `None` admits all.
+    /// Admissible tokens, one bit per id in words of 32, lowest first; `None` admits all. In a block to verify each row has
+    /// its own: the tokens that may follow the rows before it.
     pub mask: Option<Arc<[u32]>>,
     /// Whether the row's logits are returned (f32, after the model's own cap, before any processing).
     pub logits: bool,

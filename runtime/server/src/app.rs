@@ -1,6 +1,7 @@
 //! The application: what all routes share.
 
 use crate::error::{self, ApiError};
+use crate::responses::Store;
 use crate::service::{Generation, Service, Turned};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -34,6 +35,8 @@ pub struct Options {
     pub truncate: bool,
     /// Whether requests may bring a chat template of their own.
     pub request_templates: bool,
+    /// Whether answers of the Messages API show reasoning where the request says nothing about it.
+    pub show_thinking: bool,
     /// Key that requests must bring.
     pub api_key: Option<String>,
     /// Key that control routes must bring; without it they take the other one.
@@ -42,6 +45,10 @@ pub struct Options {
     pub origins: Vec<String>,
     /// What metrics' names begin with.
     pub metrics_prefix: String,
+    /// Most responses that are stored for later requests; none with 0.
+    pub stored_responses: usize,
+    /// Most bytes that they take, about.
+    pub stored_bytes: usize,
 }
 
 impl Default for Options {
@@ -54,10 +61,13 @@ impl Default for Options {
             sanitize_control_tokens: false,
             truncate: false,
             request_templates: false,
+            show_thinking: true,
             api_key: None,
             admin_key: None,
             origins: vec!["*".into()],
             metrics_prefix: "beam_run_".into(),
+            stored_responses: 1000,
+            stored_bytes: 256 << 20,
         }
     }
 }
@@ -84,6 +94,8 @@ pub struct App {
     pub(crate) tokens: Vec<TokenBytes>,
     /// Texts of the control tokens.
     pub(crate) control_tokens: Vec<String>,
+    /// Responses that can be asked for later.
+    pub(crate) responses: Store,
 }
 
 impl App {
@@ -101,7 +113,20 @@ impl App {
         let special = tokens.iter().filter(|token| token.special);
         let control_tokens = special.filter_map(|token| String::from_utf8(token.bytes.clone()).ok()).collect();
         let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
-        App { service, text, model, created, options, is_draining, grammars, compiling, tokens, control_tokens }
+        let responses = Store::new(options.stored_responses, options.stored_bytes);
+        App {
+            service,
+            text,
+            model,
+            created,
+            options,
+            is_draining,
+            grammars,
+            compiling,
+            tokens,
+            control_tokens,
+            responses,
+        }
     }
 
     /// What cannot be done with this model, for whoever starts the server; `None` if all can.

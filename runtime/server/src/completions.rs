@@ -235,15 +235,6 @@ impl Spell for Texts {
     }
 
     fn end(&mut self, usage: Usage) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        if self.options.usage_at_end {
-            frames.push(self.chunk(Vec::new(), Some(usage)));
-        }
-        frames.push(Frame::data("[DONE]"));
-        frames
-    }
-
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
-        vec![Frame::data(error.body()), Frame::data("[DONE]")]
+        sse::done(self.options.usage_at_end.then(|| self.chunk(Vec::new(), Some(usage))))
     }
 }

@@ -4,6 +4,7 @@ use crate::error::ApiError;
 use crate::ids;
 use axum::Json;
 use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -15,15 +16,30 @@ fn is_messages(path: &str) -> bool {
     path.strip_prefix(MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Name of a request to the Messages API: in a header of every answer, and in the body of an error.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(pub String);
+
+/// Header of the answer that has it.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
 /// Gives an error's answer the form that clients of its route read.
-pub(crate) async fn in_the_routes_form(request: Request, next: Next) -> Response {
-    let is_messages = is_messages(request.uri().path());
-    let response = next.run(request).await;
-    if !is_messages {
-        return response;
+pub(crate) async fn in_the_routes_form(mut request: Request, next: Next) -> Response {
+    if !is_messages(request.uri().path()) {
+        return next.run(request).await;
     }
+    let id = RequestId(ids::name("req_"));
+    request.extensions_mut().insert(id.clone());
+    let mut response = messages_form(next.run(request).await, &id);
+    if let Ok(value) = HeaderValue::from_str(&id.0) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+fn messages_form(response: Response, id: &RequestId) -> Response {
     let Some(error) = response.extensions().get::<ApiError>() else { return response };
-    let body = Json(error.messages_body(&ids::name("req_")));
+    let body = Json(error.messages_body(&id.0));
     let mut own = (response.status(), body).into_response();
     for (name, value) in response.headers() {
         if !own.headers().contains_key(name) {

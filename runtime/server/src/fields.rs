@@ -79,6 +79,11 @@ pub(crate) fn wrong_type(param: &str, value: &Value, expected: &str) -> ApiError
     ApiError::field(param, "invalid_type", format!("`{param}` is {}, it must be {expected}", brief(value)))
 }
 
+/// The error for a field that is not there.
+pub(crate) fn missing(param: &str) -> ApiError {
+    ApiError::field(param, "missing_parameter", format!("`{param}` is missing, add it"))
+}
+
 /// A token id below the vocabulary.
 pub(crate) fn token_id(param: &str, value: &Value, vocab: usize) -> Result<u32, ApiError> {
     let id = value.as_u64().and_then(|id| u32::try_from(id).ok());

@@ -1,7 +1,7 @@
 //! What an answer must look like, in the words of OpenAI's API and of the extensions of other servers.
 
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, missing, wrong_type};
 use crate::turn::Format;
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
@@ -126,8 +126,4 @@ fn structured(
     add(name, fields.string("grammar")?.map(grammar))?;
     add(name, fields.boolean("json_object")?.filter(|yes| *yes).map(|_| GrammarSpec::JsonObject))?;
     add(name, fields.get("structural_tag").map(|value| tag(name, value)).transpose()?)
-}
-
-fn missing(param: &str) -> ApiError {
-    ApiError::field(param, "missing_parameter", format!("`{param}` is missing, add it"))
 }

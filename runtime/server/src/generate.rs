@@ -293,10 +293,6 @@ impl Spell for Native {
     }
 
     fn end(&mut self, _: Usage) -> Vec<Frame> {
-        vec![Frame::data("[DONE]")]
-    }
-
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
-        vec![Frame::data(error.body()), Frame::data("[DONE]")]
+        sse::done(None)
     }
 }

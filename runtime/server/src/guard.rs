@@ -2,8 +2,9 @@
 
 use crate::app::{App, Options};
 use crate::error::ApiError;
+use crate::errors::REQUEST_ID;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -73,9 +74,9 @@ fn same(given: &[u8], right: &str) -> bool {
 /// What browsers are told about who may call.
 pub(crate) fn origins(options: &Options) -> CorsLayer {
     let layer = CorsLayer::new()
-        .allow_methods([Method::GET, Method::POST, Method::OPTIONS])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([header::RETRY_AFTER, HeaderName::from_static("x-request-id")]);
+        .expose_headers([header::RETRY_AFTER, REQUEST_ID]);
     if options.origins.iter().any(|origin| origin == "*") {
         return layer.allow_origin(AllowOrigin::any());
     }

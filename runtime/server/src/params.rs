@@ -172,7 +172,7 @@ pub(crate) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }
 
-fn is_one(value: &Value) -> bool {
+pub(crate) fn is_one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 

@@ -1,6 +1,6 @@
 //! What text costs: masks and compiling over a vocabulary of 150,000 tokens, and reading an answer back.
 //!
-//! `cargo bench -p text`. The vocabulary is made here: words, numbers, punctuation and parts of characters in the shares that
+//! `cargo bench -p text --bench text`; with `-- grammar` it prints the text of a grammar instead. The vocabulary is made here: words, numbers, punctuation and parts of characters in the shares that
 //! byte-level vocabularies have, and the control tokens of the test template. Prints one line a measurement.
 
 use serde_json::{Map, Value, json};
@@ -237,6 +237,10 @@ fn main() {
             .collect();
         report(&format!("compile, {name}"), times);
     }
+    if std::env::args().any(|arg| arg == "grammar") {
+        println!("{}", compiler.text(&turn(Some(answer))).expect("text"));
+        return;
+    }
     let notes = prose(&mut dice, 300).replace('\n', " ").replace('"', "'");
     let document = format!(
         "{{\"name\": \"Ann Lee\", \"age\": 42, \"email\": \"a@b.org\", \"tags\": [\"red\", \"blue\"], \"address\": {{\"street\": \"Main St\", \"zip\": \"12345\"}}, \"notes\": \"{notes}\"}}"
@@ -280,5 +284,13 @@ fn reading(
         }
         let rate = (repeats * ids.len()) as f64 / start.elapsed().as_secs_f64();
         println!("detokenise and parse, {name}: {rate:.0} tokens/s ({} tokens)", ids.len());
+        for tokens in [10_000, 100_000] {
+            let (mut detokenizer, start) = (Detokenizer::new(false), Instant::now());
+            for id in ids.iter().cycle().take(tokens) {
+                black_box(detokenizer.push(tokenizer, *id).expect("text"));
+            }
+            let (ms, each) = (start.elapsed().as_secs_f64() * 1e3, detokenizer.decoded_tokens() as f64 / tokens as f64);
+            println!("detokenise {tokens} tokens, {name}: {ms:.1} ms, each decoded {each:.1} times");
+        }
     }
 }

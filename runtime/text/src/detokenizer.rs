@@ -10,6 +10,8 @@ use crate::{TextError, Tokenizer};
 const CONTEXT_TOKENS: usize = 4;
 /// From this length on the window is cut back even if its tail never becomes whole.
 const WINDOW_TOKENS: usize = 16;
+/// Longest window: a decoder may tell a whole run of bytes anew with each one more, and then there is no place to cut.
+const MOST_TOKENS: usize = 64;
 /// A character of four bytes lacks at most its last one: so many U+FFFD can stand for its beginning.
 const WAITING_CHARS: usize = 3;
 
@@ -17,9 +19,13 @@ const WAITING_CHARS: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub struct Detokenizer {
     window: Vec<u32>,
-    /// Bytes of the window's text that are out.
-    given: usize,
+    /// The window's text that is out.
+    given: String,
+    /// Tokens of the window whose text is out to its end.
+    told: usize,
     skip_special: bool,
+    /// Tokens decoded so far, each as often as it was.
+    decoded: u64,
 }
 
 impl Detokenizer {
@@ -28,47 +34,100 @@ impl Detokenizer {
         Detokenizer { skip_special, ..Detokenizer::default() }
     }
 
+    /// How many tokens were decoded, each counted as often as it was: what the answer has cost.
+    pub fn decoded_tokens(&self) -> u64 {
+        self.decoded
+    }
+
     /// Takes a token; returns the text that is now certain.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TextError> {
         self.window.push(id);
-        let text = tokenizer.decode(&self.window, self.skip_special)?;
+        let len = self.window.len();
+        let text = self.decode(tokenizer, 0, len)?;
         let whole = whole(&text);
-        let new = text.get(self.given..whole).unwrap_or_default().to_owned();
-        self.given = self.given.max(whole);
-        if whole == text.len() && self.window.len() > CONTEXT_TOKENS {
-            // All is given: the context's own text counts as given, whatever neighbours it has lost.
-            self.window.drain(..self.window.len() - CONTEXT_TOKENS);
-            self.given = tokenizer.decode(&self.window, self.skip_special)?.len();
-        } else if self.window.len() >= WINDOW_TOKENS {
+        let (mut new, mut all_given) = (String::new(), false);
+        if text.starts_with(&self.given) {
+            if let Some(more) = text.get(self.given.len()..whole) {
+                new.push_str(more);
+                self.given.push_str(more);
+            }
+            all_given = whole == text.len();
+        } else if whole == text.len() {
+            // The decoder tells a run of bytes anew: it was no text after all. What is out stays; the rest is told alone.
+            new = self.decode(tokenizer, self.told, len)?;
+            all_given = true;
+        }
+        if all_given {
+            self.told = len;
+            if len > CONTEXT_TOKENS {
+                self.keep_context(tokenizer, &text)?;
+            } else {
+                self.given = text;
+            }
+        } else if len >= WINDOW_TOKENS {
             self.cut(tokenizer, &text)?;
+            if self.window.len() >= MOST_TOKENS {
+                new.push_str(&self.rest(tokenizer, &text)?);
+                self.keep_context(tokenizer, &text)?;
+            }
         }
         Ok(new)
     }
 
-    /// Shortens a window whose tail does not become whole, at a place where the two sides decode to the same text
-    /// apart as together, so that no character spans it. If there is none, the window grows.
-    fn cut(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
-        for at in (1..=self.window.len() - CONTEXT_TOKENS).rev() {
-            let (before, after) = self.window.split_at(at);
-            let before = tokenizer.decode(before, self.skip_special)?;
-            if before.len() <= self.given
-                && text.strip_prefix(&before) == Some(&tokenizer.decode(after, self.skip_special)?)
-            {
-                self.window.drain(..at);
-                self.given -= before.len();
+    /// The rest, at the end of the answer: a character that was never finished comes out as U+FFFD.
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        let text = self.decode(tokenizer, 0, self.window.len())?;
+        let rest = self.rest(tokenizer, &text)?;
+        self.window.clear();
+        self.given.clear();
+        self.told = 0;
+        Ok(rest)
+    }
+
+    /// What of the window's text is not out.
+    fn rest(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<String, TextError> {
+        match text.strip_prefix(&self.given) {
+            Some(rest) => Ok(rest.to_owned()),
+            None => self.decode(tokenizer, self.told, self.window.len()),
+        }
+    }
+
+    fn decode(&mut self, tokenizer: &Tokenizer, from: usize, to: usize) -> Result<String, TextError> {
+        let ids = self.window.get(from..to).unwrap_or_default();
+        self.decoded += ids.len() as u64;
+        tokenizer.decode(ids, self.skip_special)
+    }
+
+    /// All is given: only context stays, and its own text counts as given, whatever neighbours it has lost. It begins with
+    /// a character, so that a decoder finds the characters behind it.
+    fn keep_context(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
+        let len = self.window.len();
+        for context in CONTEXT_TOKENS.min(len)..=len {
+            let own = self.decode(tokenizer, len - context, len)?;
+            if text.ends_with(&own) || context == len {
+                self.window.drain(..len - context);
+                (self.given, self.told) = (own, context);
                 break;
             }
         }
         Ok(())
     }
 
-    /// The rest, at the end of the answer: a character that was never finished comes out as U+FFFD.
-    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
-        let text = tokenizer.decode(&self.window, self.skip_special)?;
-        let rest = text.get(self.given..).unwrap_or_default().to_owned();
-        self.window.clear();
-        self.given = 0;
-        Ok(rest)
+    /// Shortens a window whose tail does not become whole, at a place where the two sides decode to the same text
+    /// apart as together, so that no character spans it. If there is none, the window grows.
+    fn cut(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
+        let len = self.window.len();
+        for at in (1..=len - CONTEXT_TOKENS).rev() {
+            let before = self.decode(tokenizer, 0, at)?;
+            let Some(given) = self.given.strip_prefix(&before).map(str::to_owned) else { continue };
+            let after = self.decode(tokenizer, at, len)?;
+            if text.strip_prefix(&before) == Some(&after) {
+                self.window.drain(..at);
+                (self.given, self.told) = (given, self.told.saturating_sub(at));
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

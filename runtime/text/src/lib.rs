@@ -11,6 +11,7 @@ pub mod grammar;
 mod json_filter;
 mod output;
 pub mod response;
+mod splits;
 mod stops;
 mod template;
 mod tokenizer;

@@ -1,12 +1,18 @@
 //! The tokenizer, as `tokenizer.json` describes it.
 
 use crate::TextError;
+use crate::splits::Splits;
 use serde_json::Value;
 use std::path::Path;
+use tokenizers::{
+    DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, TokenizerBuilder, TokenizerImpl,
+};
+
+type Inner = TokenizerImpl<ModelWrapper, NormalizerWrapper, Splits, PostProcessorWrapper, DecoderWrapper>;
 
 /// Characters to token ids and back.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     longest_token_bytes: Option<usize>,
 }
 
@@ -19,11 +25,20 @@ impl Tokenizer {
 
     /// A tokenizer from the content of such a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Tokenizer, String> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
-        // A file may carry the limits of its training set-up. A prompt is never cut or filled up in silence.
-        inner.with_truncation(None).map_err(|e| e.to_string())?;
-        inner.with_padding(None);
-        let longest_token_bytes = longest_token_bytes(&inner);
+        let own = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?;
+        let splits = own.get_pre_tokenizer().map(Splits::of).transpose().map_err(|e| e.to_string())?;
+        let longest_token_bytes = longest_token_bytes(&own);
+        // A file may carry the limits of its training set-up. A prompt is never cut or filled up in silence, so neither
+        // truncation nor padding is taken over.
+        let inner = TokenizerBuilder::new()
+            .with_model(own.get_model().clone())
+            .with_normalizer(own.get_normalizer().cloned())
+            .with_pre_tokenizer(splits)
+            .with_post_processor(own.get_post_processor().cloned())
+            .with_decoder(own.get_decoder().cloned())
+            .with_added_vocabulary(own.get_added_vocabulary().clone())
+            .build()
+            .map_err(|e| e.to_string())?;
         Ok(Tokenizer { inner, longest_token_bytes })
     }
 

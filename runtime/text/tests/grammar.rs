@@ -20,13 +20,19 @@ fn template(name: &str) -> Arc<ResponseTemplate> {
     Arc::new(ResponseTemplate::from_json(&fixture(name)).expect("template"))
 }
 
-/// One compiler serves all tests, as it serves all requests.
-static COMPILER: LazyLock<Compiler> = LazyLock::new(|| {
+/// One compiler serves all tests, as it serves all requests. It waits for as long as a busy machine takes.
+static COMPILER: LazyLock<Compiler> = LazyLock::new(|| compiler(patient()));
+
+fn patient() -> Limits {
+    Limits { time: std::time::Duration::from_secs(600), ..Limits::default() }
+}
+
+fn compiler(limits: Limits) -> Compiler {
     let dir = root().join("examples/beam-nano");
     let tokenizer = Arc::new(Tokenizer::load(&dir.join("tokenizer.json")).expect("tokenizer"));
     let stop = text::stop_tokens(&dir, &[]).expect("stop tokens");
-    Compiler::new(tokenizer, &stop, Some(&template("beam-template.json")), Limits::default()).expect("compiler")
-});
+    Compiler::new(tokenizer, &stop, Some(&template("beam-template.json")), limits).expect("compiler")
+}
 
 /// The turn that a recorded case is about.
 fn turn(template: &Arc<ResponseTemplate>, case: &Value) -> GrammarSpec {
@@ -445,6 +451,7 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
     let wide: serde_json::Map<String, Value> =
         (0..20_000).map(|i| (format!("property number {i}"), json!({"enum": [i, i + 1]}))).collect();
     let mut wrong = Vec::new();
+    let bounded = compiler(Limits::default());
     for (spec, code) in [
         (GrammarSpec::Regex("(a{1000}){1000}".into()), "X0303"),
         (GrammarSpec::Ebnf("root ::= ([a-z]{999}){999}".into()), "X0303"),
@@ -471,15 +478,39 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
         (GrammarSpec::JsonSchema { schema: json!({"type": "object", "properties": wide}), strict: false }, "X030"),
     ] {
         let shown: String = format!("{spec:?}").chars().take(100).collect();
-        match COMPILER.compile(&spec).err() {
+        match bounded.compile(&spec).err() {
             Some(error) if error.code().starts_with(code) && error.is_request() => {}
             Some(error) => wrong.push(format!("{shown}: {error}")),
             None => wrong.push(format!("{shown} was not refused")),
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // Others are served all the same.
-    assert_eq!(admitted(&GrammarSpec::Choice(vec!["yes".into(), "no".into()]), &["yes", "maybe"]), [true, false]);
+    // Others are served all the same, as soon as there is a place.
+    let spec = GrammarSpec::Choice(vec!["yes".into(), "no".into()]);
+    let grammar = loop {
+        match bounded.compile(&spec) {
+            Err(GrammarError::Busy { .. } | GrammarError::Slow { .. }) => std::thread::yield_now(),
+            other => break other.expect("grammar"),
+        }
+    };
+    assert_eq!(["yes", "maybe"].map(|text| bounded.admits(&grammar, text).expect("matcher")), [true, false]);
+}
+
+#[test]
+fn kept_grammars_are_bounded_in_number_and_bytes() {
+    let choice = |n: usize| GrammarSpec::Choice(vec![format!("answer {n}")]);
+    let few = compiler(Limits { kept: 3, ..patient() });
+    let all: Vec<Arc<Grammar>> = (0..5).map(|n| few.compile(&choice(n)).expect("grammar")).collect();
+    assert!(Arc::ptr_eq(&all[4], &few.compile(&choice(4)).expect("grammar")), "found again");
+    assert!(!Arc::ptr_eq(&all[0], &few.compile(&choice(0)).expect("grammar")), "made room");
+    let each = few.kept_bytes() / 3;
+    assert!(each > 1000, "{each} bytes");
+    let small = compiler(Limits { kept_bytes: 2 * each + each / 2, ..patient() });
+    (0..5).for_each(|n| drop(small.compile(&choice(n)).expect("grammar")));
+    let kept = small.kept_bytes();
+    assert!(kept > 0 && kept <= 2 * each + each / 2, "{kept} bytes of {each} each");
+    few.forget();
+    assert_eq!(few.kept_bytes(), 0);
 }
 
 #[test]

@@ -17,7 +17,8 @@
 //! of 64 bytes. (6) A launch records the kernel of its kind that fits the bucket, the launches it reads from, and whether it
 //! may start while the one before it ends.
 //! Kind: `Exact`.
-//! Tests: `tests.rs` here, `ir::verify_plan` on every plan, and `tests/damaged_plans.rs`.
+//! Places: `shared` here for (1), `program.rs::local_places` for (3). Tests: `tests.rs` here, `ir::verify_plan` on every plan,
+//! the independent walk of `check_plan`, plans run on poisoned bytes in `validate/plan.rs`, and `tests/damaged_plans.rs`.
 
 mod kv;
 mod lifetimes;

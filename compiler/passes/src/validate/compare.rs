@@ -16,8 +16,8 @@ pub struct Comparison {
     pub values: u64,
     /// Of them, numbers that differ in bits.
     pub moved: u64,
-    /// The largest difference between two finite numbers.
-    pub largest: f32,
+    /// Differences between finite numbers that are no longer equal.
+    sizes: Vec<f32>,
     /// The first difference, in the order results before cache.
     pub first: Option<Difference>,
 }
@@ -146,11 +146,19 @@ impl Record {
 }
 
 impl Comparison {
+    /// The middle and the largest of the differences; the largest alone would tell of one selection that fell otherwise.
+    pub(super) fn sizes(&self) -> (f32, f32) {
+        let mut sizes = self.sizes.clone();
+        sizes.sort_unstable_by(f32::total_cmp);
+        let middle = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
+        (middle, sizes.last().copied().unwrap_or(0.0))
+    }
+
     /// Adds what another pair of runs showed.
     pub(super) fn join(&mut self, other: Comparison) {
         self.values += other.values;
         self.moved += other.moved;
-        self.largest = self.largest.max(other.largest);
+        self.sizes.extend(other.sizes);
         if self.first.is_none() {
             self.first = other.first;
         }
@@ -170,7 +178,7 @@ impl Comparison {
             let (x, y) = (x.unwrap_or(f32::NAN), y.unwrap_or(f32::NAN));
             self.moved += 1;
             if (x - y).is_finite() {
-                self.largest = self.largest.max((x - y).abs());
+                self.sizes.push((x - y).abs());
             }
             if self.first.is_none() {
                 self.first = Some(what((x, y)));

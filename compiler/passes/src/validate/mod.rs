@@ -66,6 +66,8 @@ pub enum Verdict {
     Measured {
         /// How many numbers changed.
         moved: u64,
+        /// The middle one of the changes.
+        median: f32,
         /// The largest change.
         largest: f32,
     },
@@ -205,7 +207,10 @@ fn judge(
     let all = compare_all(trials, records, &after);
     let (values, verdict) = match pass.kind {
         Kind::Exact => (all.values, exact(all, old, next, trials)),
-        Kind::Relaxed(_) => (all.values, Verdict::Measured { moved: all.moved, largest: all.largest }),
+        Kind::Relaxed(_) => {
+            let (median, largest) = all.sizes();
+            (all.values, Verdict::Measured { moved: all.moved, median, largest })
+        }
         Kind::Refines(_) if unchanged => (all.values, Verdict::Refined { moved: 0 }),
         Kind::Refines(_) => (all.values, refined(&all, old, (next, witness), trials, &after)),
     };

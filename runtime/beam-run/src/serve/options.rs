@@ -28,6 +28,12 @@ pub struct EndpointArgs {
     /// Most requests that wait for room; more are answered with 503.
     #[arg(long, value_name = "N", default_value_t = MOST_QUEUED)]
     max_queued_requests: usize,
+    /// Most responses that are kept for later requests, the oldest go first; with 0 none is.
+    #[arg(long, value_name = "N", default_value_t = Options::default().stored_responses)]
+    stored_responses: usize,
+    /// Most memory that kept responses take, about.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().stored_bytes)]
+    stored_response_bytes: usize,
     /// How long running requests may go on after the first signal.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace_seconds: u64,
@@ -46,6 +52,9 @@ pub struct EndpointArgs {
     /// Let requests bring chat templates of their own.
     #[arg(long)]
     trust_request_chat_template: bool,
+    /// What the Messages API shows of reasoning where a request says nothing about it.
+    #[arg(long, value_name = "WHAT", default_value = "shown", value_parser = ["shown", "hidden"])]
+    messages_thinking: String,
     /// Encode control tokens that messages spell as plain text.
     #[arg(long)]
     sanitize_control_tokens: bool,
@@ -70,9 +79,12 @@ impl EndpointArgs {
             sanitize_control_tokens: self.sanitize_control_tokens,
             truncate: self.allow_auto_truncate,
             request_templates: self.trust_request_chat_template,
+            show_thinking: self.messages_thinking == "shown",
             api_key: key(self.api_key.as_deref(), KEY_VARIABLE, "--api-key")?,
             admin_key: key(self.admin_api_key.as_deref(), ADMIN_KEY_VARIABLE, "--admin-api-key")?,
             origins,
+            stored_responses: self.stored_responses,
+            stored_bytes: self.stored_response_bytes,
             metrics_prefix: if self.metrics_names == "sglang" {
                 "sglang:".into()
             } else {

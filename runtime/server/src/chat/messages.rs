@@ -1,7 +1,7 @@
 //! The messages of a chat request, checked and brought into the form that chat templates read.
 
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, missing, wrong_type};
 use serde_json::{Map, Value};
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -19,10 +19,6 @@ pub(crate) fn messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
         ));
     }
     list.iter().enumerate().map(|(i, m)| message(m, &format!("messages[{i}]"))).collect()
-}
-
-fn missing(param: &str) -> ApiError {
-    ApiError::field(param, "missing_parameter", format!("`{param}` is missing, add it"))
 }
 
 fn message(value: &Value, at: &str) -> Result<Value, ApiError> {

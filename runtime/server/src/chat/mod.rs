@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use spell::{Head, Style};
 use std::sync::Arc;
 
-pub(crate) use request::turn_request;
+pub(crate) use request::{effort, thinking_off, tool_of, turn_request};
 pub(crate) use spell::{matched_json, usage_json};
 
 /// The handler.

@@ -3,7 +3,7 @@
 use super::messages;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::{Fields, token_id, wrong_type};
+use crate::fields::{Fields, missing, token_id, wrong_type};
 use crate::format::{check_schema, format};
 use crate::params::{self, MOST_LOGPROBS, OPENAI, Refused, is_false, never, refuse};
 use crate::turn::{FieldNames, Tool, ToolChoice, TurnRequest};
@@ -158,7 +158,7 @@ pub(crate) fn tools(fields: Fields<'_>) -> Result<Vec<Tool>, ApiError> {
 }
 
 /// One function, shown to the template with its keys in the order in which they were sent.
-fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
+pub(crate) fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
     let fields = Fields(function);
     let at_name = format!("{at}.name");
     let name = match fields.get("name") {
@@ -221,8 +221,4 @@ fn tool_choice(fields: Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, ApiErro
         return Err(ApiError::field(param, "invalid_value", message));
     }
     Ok(choice)
-}
-
-fn missing(param: &str) -> ApiError {
-    ApiError::field(param, "missing_parameter", format!("`{param}` is missing, add it"))
 }

@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use crate::ids;
 use crate::logprobs;
 use crate::params::StreamOptions;
-use crate::sse::{Frame, Spell};
+use crate::sse::{self, Frame, Spell};
 use crate::turn::{Collected, Matched, Step, TurnEvent, Usage};
 use engine::SampledToken;
 use serde_json::{Map, Value, json};
@@ -220,15 +220,6 @@ impl Spell for Chunks {
     }
 
     fn end(&mut self, usage: Usage) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        if self.options.usage_at_end {
-            frames.push(self.chunk(Vec::new(), Some(usage)));
-        }
-        frames.push(Frame::data("[DONE]"));
-        frames
-    }
-
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
-        vec![Frame::data(error.body()), Frame::data("[DONE]")]
+        sse::done(self.options.usage_at_end.then(|| self.chunk(Vec::new(), Some(usage))))
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Any token at random, with a liking for control tokens, which end what is open.
-fn rambling() -> engine::toy::Model {
+pub(super) fn rambling() -> engine::toy::Model {
     let liked: Vec<u32> = ["<|end|>", "<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|return|>"]
         .iter()
         .map(|token| TEXT.tokenizer.encode(token, false).unwrap()[0])

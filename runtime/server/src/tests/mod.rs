@@ -1,5 +1,6 @@
 //! The whole server over a toy executor and the example checkpoint's text files.
 
+mod blocks;
 mod chat;
 mod control;
 mod errors;
@@ -7,9 +8,18 @@ mod generate;
 mod held;
 mod hostile;
 mod life;
+mod messages;
+mod messages_errors;
 mod reports;
+mod responses;
+mod responses_calls;
+mod responses_errors;
+mod responses_history;
+mod responses_reports;
+mod responses_stored;
 mod routes;
 mod texts;
+mod weave;
 
 use crate::{App, Options, Service, router};
 use axum::body::{Body, to_bytes};
@@ -164,7 +174,11 @@ async fn whole(app: &Arc<App>, body: Value) -> (Vec<Choice>, Value) {
 async fn streamed(app: &Arc<App>, body: Value) -> (Vec<Choice>, Value) {
     let n = body["n"].as_u64().unwrap_or(1) as usize;
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
-    let reply = post(app, CHAT, with(body, options)).await;
+    joined(&post(app, CHAT, with(body, options)).await, n)
+}
+
+/// What the chunks of a stream say together.
+fn joined(reply: &Reply, n: usize) -> (Vec<Choice>, Value) {
     assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
     let events = reply.events();
     assert_eq!(events.last().unwrap(), "[DONE]");

@@ -158,6 +158,11 @@ impl Constraint for Following {
         Ok(Some(words))
     }
 
+    fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
+        let masks = self.0.masks(run, self.1).map_err(|error| error.to_string())?;
+        Ok(masks.into_iter().map(Some).collect())
+    }
+
     fn advance(&mut self, token: u32) -> Result<Verdict, String> {
         self.0.advance(token).map_err(|error| error.to_string())?;
         Ok(if self.0.ended() { Verdict::Complete } else { Verdict::Open })

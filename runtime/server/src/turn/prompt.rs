@@ -44,7 +44,7 @@ pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiErro
         .map_err(|error| ApiError::field(request.names.prompt, "template_error", error.to_string()))?;
     if let Some(mark) = end {
         let at = text.rfind(mark).ok_or_else(|| {
-            let message = "the chat template does not write the last message's content, so it cannot be continued; leave `continue_final_message` out";
+            let message = "the chat template does not write the last message's content, so it cannot be continued; let the messages end with another's";
             ApiError::field(request.names.prompt, "template_error", message)
         })?;
         text.truncate(at);

@@ -22,6 +22,8 @@ pub(crate) struct Elements {
     /// From an element's start to its key.
     before_key: Parts,
     key: Hir,
+    /// Tells whether a whole text is a key.
+    whole_key: Option<PikeVM>,
     /// From the key to the value.
     before_value: Parts,
     /// What closes a value.
@@ -30,6 +32,8 @@ pub(crate) struct Elements {
     cut: Vec<Parts>,
     /// What must not stand in a raw value.
     avoid: Vec<String>,
+    /// What finds it there.
+    carried: Option<Carried>,
     /// Values are JSON, strings too.
     json_values: bool,
 }
@@ -67,12 +71,14 @@ impl Elements {
             }
         }
         let key = key_of(all.get(at)?)?;
-        (!closed.is_empty()).then_some(Elements {
+        (!closed.is_empty()).then(|| Elements {
             before_key,
+            whole_key: whole(&key),
             key,
             before_value,
             closed,
             cut,
+            carried: PikeVM::new(&avoid.join("|")).ok().map(Carried),
             avoid,
             json_values: format.json_values,
         })
@@ -107,12 +113,8 @@ impl Elements {
         if let Some(key) = counted.iter().find(|key| tool.strict && get(key).is_some()) {
             return Err(here(&format!("has `{key}`, which cannot be held")));
         }
-        let carried = self.carried();
-        let reader = Reader {
-            root: schema,
-            strict: tool.strict,
-            carries: &|text| carried.as_ref().is_none_or(|c| c.carries(text)),
-        };
+        let carries = |text: &str| self.carried.as_ref().is_none_or(|c| c.carries(text));
+        let reader = Reader { root: schema, strict: tool.strict, carries: &carries };
         let order = self.parameters(&reader, tool, map)?;
         let mut sorted = order.params.clone();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
@@ -182,13 +184,7 @@ impl Elements {
 
     /// Whether an element can have the key.
     fn can_be_key(&self, name: &str) -> bool {
-        let whole = Hir::concat(vec![Hir::look(Look::Start), self.key.clone(), Hir::look(Look::End)]);
-        matches(&whole.to_string(), name)
-    }
-
-    /// What tells whether a text can be written as a raw value.
-    fn carried(&self) -> Option<Carried> {
-        PikeVM::new(&self.avoid.join("|")).ok().map(Carried)
+        self.whole_key.as_ref().is_some_and(|vm| vm.is_match(&mut vm.create_cache(), name))
     }
 
     /// Rules for one order of parameters; the first's name.
@@ -312,6 +308,12 @@ impl Carried {
     fn carries(&self, text: &str) -> bool {
         !self.0.is_match(&mut self.0.create_cache(), text)
     }
+}
+
+/// What tells whether a text as a whole is of the expression. Building it costs far more than asking it: build it once.
+pub(crate) fn whole(hir: &Hir) -> Option<PikeVM> {
+    let whole = Hir::concat(vec![Hir::look(Look::Start), hir.clone(), Hir::look(Look::End)]);
+    PikeVM::new(&whole.to_string()).ok()
 }
 
 /// Whether the expression finds something in the text.

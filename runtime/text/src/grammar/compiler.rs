@@ -7,6 +7,7 @@ use crate::Tokenizer;
 use crate::response::ResponseTemplate;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::BiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,6 +28,8 @@ pub struct Limits {
     pub grammar_bytes: usize,
     /// Most grammars that are kept.
     pub kept: usize,
+    /// Most bytes that the kept ones take: their texts, and the states and masks that were found while they were used.
+    pub kept_bytes: usize,
     /// Most states of a grammar's lexer, of one to two KiB each.
     pub lexer_states: usize,
 }
@@ -34,7 +37,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let (time, grammar_bytes) = (Duration::from_secs(2), 1 << 20);
-        Limits { time, running: 4, grammar_bytes, kept: 64, lexer_states: 50_000 }
+        Limits { time, running: 4, grammar_bytes, kept: 64, kept_bytes: 256 << 20, lexer_states: 50_000 }
     }
 }
 
@@ -56,10 +59,27 @@ struct Inner {
 /// A compiled grammar.
 pub struct Grammar {
     prototype: Mutex<llguidance::Matcher>,
+    cost: Cost,
     stop: Vec<u32>,
     vocab: usize,
     /// A matcher of it failed: it is compiled anew for the next request.
     spoilt: AtomicBool,
+}
+
+/// What tells how much memory a grammar takes; it grows while answers follow it.
+#[derive(Clone)]
+struct Cost {
+    text_bytes: usize,
+    /// Shares its lexer with all matchers of the grammar.
+    parser: Arc<Mutex<llguidance::earley::Parser>>,
+    masks: Arc<MaskKeeper>,
+}
+
+impl Cost {
+    fn bytes(&self) -> usize {
+        let lexer = self.parser.lock().unwrap_or_else(PoisonError::into_inner).lexer_stats().num_bytes;
+        self.text_bytes + lexer + self.masks.bytes()
+    }
 }
 
 impl Compiler {
@@ -130,6 +150,17 @@ impl Compiler {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// The text that is compiled for a wish, in llguidance's dialect of Lark.
+    pub fn text(&self, spec: &GrammarSpec) -> Result<String, GrammarError> {
+        lower::text(&self.0.vocabulary, spec, self.0.limits.grammar_bytes)
+    }
+
+    /// Bytes that the kept grammars take.
+    pub fn kept_bytes(&self) -> usize {
+        let kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().map(|(_, grammar)| grammar.cost.bytes()).sum()
+    }
+
     /// Whether the grammar admits a text as a complete answer: whether any tokens that spell it lead to its end. A control
     /// token in the text may be the token or mere text, as the grammar needs.
     pub fn admits(&self, grammar: &Arc<Grammar>, text: &str) -> Result<bool, GrammarError> {
@@ -166,7 +197,9 @@ impl Inner {
         }
         let mut parser =
             self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())).map_err(|e| e.to_string())?;
-        parser.bias_computer = Arc::new(MaskKeeper::new(self.factory.slicer(), Arc::clone(&self.sorted)));
+        let masks = Arc::new(MaskKeeper::new(self.factory.slicer(), Arc::clone(&self.sorted)));
+        parser.bias_computer = Arc::clone(&masks) as Arc<dyn BiasComputer>;
+        let shared = Arc::new(Mutex::new(parser.parser.clone()));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
         // A grammar that nothing satisfies shows here, and the first mask is made off the request path.
         prototype
@@ -174,16 +207,25 @@ impl Inner {
             .map_err(|e| format!("nothing satisfies it ({})", first_line(&e.to_string())))?;
         let grammar = Arc::new(Grammar {
             prototype: Mutex::new(prototype),
+            // The text is kept here and, in other words, in the parser's rules.
+            cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
             vocab: self.vocabulary.len(),
             spoilt: AtomicBool::new(false),
         });
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_back((text, Arc::clone(&grammar)));
-        while kept.len() > self.limits.kept {
-            kept.pop_front();
-        }
+        self.keep(text, &grammar);
         Ok(grammar)
+    }
+
+    /// Keeps a grammar; the ones that were not used for longest make room.
+    fn keep(&self, text: String, grammar: &Arc<Grammar>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back((text, Arc::clone(grammar)));
+        let mut bytes: usize = kept.iter().map(|(_, grammar)| grammar.cost.bytes()).sum();
+        while kept.len() > self.limits.kept || bytes > self.limits.kept_bytes {
+            let Some((_, oldest)) = kept.pop_front() else { break };
+            bytes = bytes.saturating_sub(oldest.cost.bytes());
+        }
     }
 }
 
@@ -205,8 +247,8 @@ impl Grammar {
                 "let it begin as the grammar does, or leave the grammar out",
             ));
         }
-        let (stop, vocab) = (self.stop.clone(), self.vocab);
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), stop, vocab, spoilt: AtomicBool::new(false) }))
+        let (stop, vocab, cost) = (self.stop.clone(), self.vocab, self.cost.clone());
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt: AtomicBool::new(false) }))
     }
 
     /// Tokens that end an answer.

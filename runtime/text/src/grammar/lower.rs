@@ -31,9 +31,21 @@ pub(crate) fn compiled(
     if let GrammarSpec::Turn(spec) = spec {
         return compiled_turn(vocabulary, spec, limit_bytes, compile);
     }
+    compile(text(vocabulary, spec, limit_bytes)?).map_err(|error| refused(place(spec), &error))
+}
+
+/// The text that is compiled for a request's wish, or that is tried first.
+pub(crate) fn text(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &GrammarSpec,
+    limit_bytes: usize,
+) -> Result<String, GrammarError> {
+    if let GrammarSpec::Turn(spec) = spec {
+        return held(vocabulary, spec, limit_bytes, &mut BTreeSet::new());
+    }
     let mut writer = Writer::new(Arc::clone(vocabulary), limit_bytes);
     let start = lowered(&mut writer, spec)?;
-    compile(writer.finish(&start)?).map_err(|error| refused(place(spec), &error))
+    writer.finish(&start)
 }
 
 fn refused(place: &str, error: &str) -> GrammarError {

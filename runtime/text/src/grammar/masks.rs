@@ -40,6 +40,16 @@ impl MaskKeeper {
         MaskKeeper { slicer, sorted, kept: Mutex::new(HashMap::new()) }
     }
 
+    /// Bytes that the kept masks take.
+    pub fn bytes(&self) -> usize {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |kept: &Kept| match kept {
+            Kept::Split(split) => 4 * (split.0.as_slice().len() + split.1.len()),
+            Kept::Slow | Kept::Whole => 0,
+        };
+        kept.values().map(of).sum()
+    }
+
     /// Tokens ordered by their bytes.
     pub fn sorted(trie: &TokTrie) -> Arc<[u32]> {
         let mut all: Vec<u32> = (0..trie.vocab_size() as u32).filter(|id| !trie.token(*id).is_empty()).collect();

@@ -1,12 +1,13 @@
 //! The grammar of a turn: reasoning, then calls or an answer, as the response template writes them.
 
-use super::arguments::{Elements, matches};
+use super::arguments::{Elements, matches, whole};
 use super::pieces::{Part, Parts, first_control, parts, plain, spelt, written};
 use super::region::{Text, ended_text, open_text};
 use super::writer::{Piece, Writer, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec, lower};
-use crate::response::{CallContent, Field, Pattern, Role};
-use regex_syntax::hir::{Capture, Hir, HirKind, Look};
+use crate::response::{CallContent, CallFormat, Field, Pattern, Role};
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+use regex_syntax::hir::{Capture, Hir, HirKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -36,6 +37,17 @@ struct Closer {
     restarts: bool,
     /// It begins with a token that ends the answer, so nothing follows it.
     stops: bool,
+}
+
+/// How calls are written: what every tool's rules are made of.
+struct Calls<'a> {
+    format: &'a CallFormat,
+    opener: &'a Pattern,
+    closers: Vec<Closer>,
+    /// The elements of arguments that are written as such.
+    elements: Option<Elements>,
+    /// Tells whether the opener can carry a name.
+    names: Option<PikeVM>,
 }
 
 /// A turn under construction.
@@ -198,9 +210,9 @@ impl<'a> Turn<'a> {
         let Some((index, field)) = self.field(Role::Calls) else {
             return Err(self.cannot("tool_calls", "is absent").into());
         };
-        let closers = self.closers("tool_calls", field)?;
-        let first = self.call(index, field, &closers, gap)?;
-        let open: Vec<&Closer> = closers.iter().filter(|closer| !closer.stops).collect();
+        let calls = self.written_calls(index, field)?;
+        let first = self.call(&calls, gap)?;
+        let open: Vec<&Closer> = calls.closers.iter().filter(|closer| !closer.stops).collect();
         let mut ends = vec!["\"\"".to_owned()];
         ends.extend(open.iter().map(|closer| written(self.writer, &closer.parts)));
         if !self.spec.parallel || matches!(self.spec.choice, Choice::Named(_)) {
@@ -208,7 +220,7 @@ impl<'a> Turn<'a> {
         }
         let more = self.writer.forward();
         for closer in open {
-            let next = self.call(index, field, &closers, !closer.restarts)?;
+            let next = self.call(&calls, !closer.restarts)?;
             let end = written(self.writer, &closer.parts);
             ends.push(format!("{end} ({next}) {more}"));
         }
@@ -216,28 +228,39 @@ impl<'a> Turn<'a> {
         Ok(format!("({first}) {more}"))
     }
 
-    /// One call of any tool that may be called.
-    fn call(&mut self, index: usize, field: &Field, closers: &[Closer], gap: bool) -> Result<String, TurnProblem> {
+    fn written_calls(&self, index: usize, field: &'a Field) -> Result<Calls<'a>, GrammarError> {
         let (Some(format), Some(opener)) = (&field.call, self.spec.template.opener(index)) else {
-            return Err(self.cannot("tool_calls", "has no opener").into());
+            return Err(self.cannot("tool_calls", "has no opener"));
         };
+        let closers = self.closers("tool_calls", field)?;
+        let avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
+        let elements = match &format.content {
+            CallContent::Tags(tags) if format.streamed_name.is_some() => Elements::new(self.writer, tags, &avoid),
+            _ => None,
+        };
+        let group = format.streamed_name.as_deref();
+        let names = group.and_then(|group| capture(opener.hir(), group)).and_then(whole);
+        Ok(Calls { format, opener, closers, elements, names })
+    }
+
+    /// One call of any tool that may be called.
+    fn call(&mut self, calls: &Calls, gap: bool) -> Result<String, TurnProblem> {
         let mut ways = Vec::new();
         for (i, tool) in self.spec.tools.iter().enumerate() {
             if matches!(&self.spec.choice, Choice::Named(name) if *name != tool.name) {
                 continue;
             }
-            let opener = self.call_opener(i, tool, format.streamed_name.as_deref(), opener)?;
+            let opener = self.call_opener(i, tool, calls)?;
             let opener = self.behind(gap, &opener)?;
-            let arguments = match &format.content {
-                CallContent::Tags(tags) => {
-                    let avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
-                    let elements = Elements::new(self.writer, tags, &avoid).filter(|_| format.streamed_name.is_some());
+            let arguments = match &calls.format.content {
+                CallContent::Tags(_) => {
+                    let elements = calls.elements.as_ref();
                     let elements =
                         elements.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold"))?;
-                    self.arguments(i, tool, &elements)?
+                    self.arguments(i, tool, elements)?
                 }
                 CallContent::Json => {
-                    let schema = self.json_call(i, tool, format)?;
+                    let schema = self.json_call(i, tool, calls.format)?;
                     let strict = tool.strict && !self.free.contains(&i);
                     let space = self.writer.terminal(&slashed("[ \\t\\r\\n]{1,4}"));
                     format!("{space}? {} {space}?", self.writer.json(&schema, strict))
@@ -257,28 +280,22 @@ impl<'a> Turn<'a> {
     }
 
     /// The opener with the tool's name in it.
-    fn call_opener(
-        &self,
-        i: usize,
-        tool: &ToolSpec,
-        group: Option<&str>,
-        opener: &Pattern,
-    ) -> Result<Parts, GrammarError> {
+    fn call_opener(&self, i: usize, tool: &ToolSpec, calls: &Calls) -> Result<Parts, GrammarError> {
+        let group = calls.format.streamed_name.as_deref();
         let fill = |name: &str| (Some(name) == group).then(|| tool.name.clone());
-        if let Some(of_name) = group.and_then(|group| capture(opener.hir(), group)) {
-            let whole = Hir::concat(vec![Hir::look(Look::Start), of_name.clone(), Hir::look(Look::End)]);
+        if let Some(names) = &calls.names {
             let control = self.writer.pieces(&tool.name).iter().any(|piece| matches!(piece, Piece::Control(_)));
-            if control || !matches(&whole.to_string(), &tool.name) {
+            if control || !names.is_match(&mut names.create_cache(), tool.name.as_str()) {
                 let problem = format!("is `{}`, which the opener of a call cannot carry", tool.name);
                 return Err(GrammarError::bad(&format!("tools.{i}.name"), problem, "use letters, digits, `_` and `-`"));
             }
         }
-        let parts = parts(self.writer, opener.hir(), &fill);
+        let parts = parts(self.writer, calls.opener.hir(), &fill);
         parts.ok_or_else(|| self.cannot("tool_calls", "has an opener that repeats control tokens"))
     }
 
     /// The schema of a call that is written as JSON.
-    fn json_call(&self, i: usize, tool: &ToolSpec, format: &crate::response::CallFormat) -> Result<Value, TurnProblem> {
+    fn json_call(&self, i: usize, tool: &ToolSpec, format: &CallFormat) -> Result<Value, TurnProblem> {
         let parameters = match &tool.parameters {
             _ if self.free.contains(&i) => json!({"type": "object"}),
             Value::Null => json!({"type": "object"}),
@@ -343,11 +360,11 @@ impl<'a> Turn<'a> {
     /// An opener behind another region: with `gap`, the message may begin anew before it, and white space may stand
     /// there, as text between regions is nobody's.
     fn behind(&mut self, gap: bool, opener: &Parts) -> Result<String, GrammarError> {
-        let spaced = plain(opener.get(..1).unwrap_or(&[])).is_some_and(|first| !matches(&format!("^{first}"), " "));
+        let first = opener.get(..1).unwrap_or(&[]);
         let starts_with_space = |text: &str| text.starts_with([' ', '\n']);
         let begins_bare = match opener.first() {
             Some(Part::Piece(Piece::Text(text))) => !starts_with_space(text),
-            _ => spaced,
+            _ => plain(first).is_some_and(|first| !matches(&format!("^{first}"), " ")),
         };
         if !gap {
             let optional = Part::Piece(Piece::Regex(" ?".to_owned()));

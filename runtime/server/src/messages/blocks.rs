@@ -1,0 +1,177 @@
+//! System text and messages of content blocks, brought into the form that chat templates read.
+
+use super::thinking;
+use crate::error::ApiError;
+use crate::fields::{Fields, missing, wrong_type};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// The messages, and whether the last is an assistant's that is to be continued.
+pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiError> {
+    let mut messages = Vec::new();
+    if let Some(system) = fields.get("system") {
+        let text = texts(system, "system", "a string or a list of text blocks")?;
+        messages.push(json!({"role": "system", "content": text}));
+    }
+    let list = fields.list("messages")?.ok_or_else(|| missing("messages"))?;
+    if list.is_empty() {
+        let message = "`messages` is empty, at least one message is needed";
+        return Err(ApiError::field("messages", "invalid_value", message));
+    }
+    let mut names = HashMap::new();
+    let mut continues = false;
+    for (i, message) in list.iter().enumerate() {
+        let at = format!("messages[{i}]");
+        let map = message.as_object().ok_or_else(|| wrong_type(&at, message, "an object"))?;
+        let map = Fields(map);
+        let content = map.get("content").ok_or_else(|| missing(&format!("{at}.content")))?;
+        let (at_role, at_content) = (format!("{at}.role"), format!("{at}.content"));
+        continues = false;
+        match map.get("role") {
+            None => return Err(missing(&at_role)),
+            Some(role) if role == "user" => user(content, &at_content, &names, &mut messages)?,
+            Some(role) if role == "assistant" => {
+                messages.push(assistant(content, &at_content, &mut names)?);
+                continues = true;
+            }
+            Some(other) => {
+                return Err(wrong_type(&at_role, other, "`user` or `assistant`; put other text in `system`"));
+            }
+        }
+    }
+    Ok((messages, continues))
+}
+
+/// A user's message: results of tools become messages of their own, in the order in which they stand among the text.
+fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let Value::Array(blocks) = content else {
+        messages.push(json!({"role": "user", "content": texts(content, at, LIST)?}));
+        return Ok(());
+    };
+    if blocks.is_empty() {
+        let message = format!("`{at}` is an empty list, at least one block is needed");
+        return Err(ApiError::field(at, "invalid_value", message));
+    }
+    let mut text: Option<String> = None;
+    for (i, block) in blocks.iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        let (kind, block) = kind(block, &at)?;
+        match kind {
+            "text" => text.get_or_insert_default().push_str(text_of(block, &at)?),
+            "tool_result" => {
+                messages.extend(text.take().map(|text| json!({"role": "user", "content": text})));
+                messages.push(result(block, &at, names)?);
+            }
+            kind => return Err(unread(kind, &at)),
+        }
+    }
+    messages.extend(text.map(|text| json!({"role": "user", "content": text})));
+    Ok(())
+}
+
+/// What a tool said.
+fn result(block: Fields<'_>, at: &str, names: &HashMap<String, String>) -> Result<Value, ApiError> {
+    let id = word(block, "tool_use_id", at)?;
+    let content = match block.get("content") {
+        None => String::new(),
+        Some(content) => texts(content, &format!("{at}.content"), LIST)?,
+    };
+    let mut message = Map::new();
+    message.insert("role".into(), json!("tool"));
+    message.insert("tool_call_id".into(), json!(id));
+    if let Some(name) = names.get(id) {
+        message.insert("name".into(), json!(name));
+    }
+    message.insert("content".into(), json!(content));
+    match block.get("is_error") {
+        None | Some(Value::Bool(false)) => {}
+        Some(Value::Bool(true)) => {
+            message.insert("is_error".into(), json!(true));
+        }
+        Some(other) => return Err(wrong_type(&format!("{at}.is_error"), other, "true or false")),
+    }
+    Ok(Value::Object(message))
+}
+
+/// An assistant's message: its reasoning, its text and its calls, whose names are kept for their results.
+fn assistant(content: &Value, at: &str, names: &mut HashMap<String, String>) -> Result<Value, ApiError> {
+    let mut message = Map::new();
+    message.insert("role".into(), json!("assistant"));
+    let Value::Array(blocks) = content else {
+        message.insert("content".into(), json!(texts(content, at, LIST)?));
+        return Ok(Value::Object(message));
+    };
+    let (mut text, mut thought, mut calls) = (None::<String>, None::<String>, Vec::new());
+    for (i, block) in blocks.iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        let (kind, block) = kind(block, &at)?;
+        match kind {
+            "text" => text.get_or_insert_default().push_str(text_of(block, &at)?),
+            "thinking" => thought.get_or_insert_default().push_str(&thinking::thought(block, &at)?),
+            "redacted_thinking" => thought.get_or_insert_default().push_str(&thinking::redacted(block, &at)?),
+            "tool_use" => {
+                let (id, name) = (word(block, "id", &at)?, word(block, "name", &at)?);
+                let at_input = format!("{at}.input");
+                let input = block.get("input").ok_or_else(|| missing(&at_input))?;
+                if !input.is_object() {
+                    return Err(wrong_type(&at_input, input, "an object"));
+                }
+                names.insert(id.to_owned(), name.to_owned());
+                calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}}));
+            }
+            kind => return Err(unread(kind, &at)),
+        }
+    }
+    if let Some(text) = text {
+        message.insert("content".into(), json!(text));
+    }
+    if let Some(thought) = thought.filter(|thought| !thought.is_empty()) {
+        message.insert("reasoning_content".into(), json!(thought));
+        message.insert("thinking".into(), json!(thought));
+    }
+    if !calls.is_empty() {
+        message.insert("tool_calls".into(), Value::Array(calls));
+    }
+    Ok(Value::Object(message))
+}
+
+const LIST: &str = "a string or a list of blocks";
+
+/// A string, or the joined text of text blocks.
+fn texts(value: &Value, at: &str, expected: &str) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(blocks) => {
+            let text = |(i, value): (usize, &Value)| {
+                let at = format!("{at}[{i}]");
+                match kind(value, &at)? {
+                    ("text", block) => text_of(block, &at).map(str::to_owned),
+                    (kind, _) => Err(unread(kind, &at)),
+                }
+            };
+            blocks.iter().enumerate().map(text).collect()
+        }
+        other => Err(wrong_type(at, other, expected)),
+    }
+}
+
+fn kind<'a>(value: &'a Value, at: &str) -> Result<(&'a str, Fields<'a>), ApiError> {
+    let block = value.as_object().map(Fields).ok_or_else(|| wrong_type(at, value, "a block"))?;
+    Ok((word(block, "type", at)?, block))
+}
+
+fn text_of<'a>(block: Fields<'a>, at: &str) -> Result<&'a str, ApiError> {
+    word(block, "text", at)
+}
+
+/// A string that a block must have.
+pub(super) fn word<'a>(block: Fields<'a>, key: &str, at: &str) -> Result<&'a str, ApiError> {
+    let at = format!("{at}.{key}");
+    let value = block.get(key).ok_or_else(|| missing(&at))?;
+    value.as_str().ok_or_else(|| wrong_type(&at, value, "a string"))
+}
+
+fn unread(kind: &str, at: &str) -> ApiError {
+    let message = format!("`{at}` is a block of type `{kind}`, which this model cannot read here; remove it");
+    ApiError::field(at, "unsupported_content", message)
+}

@@ -1,0 +1,173 @@
+//! Stored responses: fetched, looked into, cancelled, deleted, made in the background, and the store's limits.
+
+use super::weave::*;
+use super::*;
+
+async fn delete(app: &Arc<App>, id: &str) -> Reply {
+    send(app, Request::delete(format!("{RESPONSES}/{id}")).body(Body::empty()).unwrap()).await
+}
+
+fn id(response: &Value) -> &str {
+    response["id"].as_str().unwrap()
+}
+
+/// What is stored under a name.
+async fn stored(app: &Arc<App>, id: &str) -> Value {
+    get(app, &format!("{RESPONSES}/{id}")).await.json()
+}
+
+#[tokio::test]
+async fn a_response_can_be_fetched_and_deleted() {
+    let app = app(ANSWER);
+    let whole = response(&app, ask(json!({"metadata": {"k": "v"}}))).await;
+    assert_eq!(stored(&app, id(&whole)).await, whole);
+    let stream = folded(&app, ask(json!({}))).await;
+    assert_eq!(stored(&app, id(&stream)).await, stream);
+    let path = format!("{RESPONSES}/{}?stream=true", id(&whole));
+    assert_eq!(get(&app, &path).await.json()["error"]["param"], "stream");
+    let gone = delete(&app, id(&whole)).await.json();
+    assert_eq!(gone, json!({"id": whole["id"], "object": "response", "deleted": true}));
+    for reply in [
+        get(&app, &format!("{RESPONSES}/{}", id(&whole))).await,
+        get(&app, &format!("{RESPONSES}/{}/input_items", id(&whole))).await,
+        post(&app, &format!("{RESPONSES}/{}/cancel", id(&whole)), json!({})).await,
+        delete(&app, id(&whole)).await,
+    ] {
+        let body = reply.json();
+        assert_eq!((reply.status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("response_not_found")));
+        assert_eq!(body["error"]["type"], "not_found_error");
+    }
+    // What is not to be stored is not.
+    let whole = response(&app, ask(json!({"store": false}))).await;
+    assert_eq!(get(&app, &format!("{RESPONSES}/{}", id(&whole))).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn input_items_come_page_by_page() {
+    let app = app(ANSWER);
+    let first =
+        response(&app, ask(json!({"input": [{"role": "user", "content": "1"}, {"role": "user", "content": "2"}]})))
+            .await;
+    let second = response(&app, ask(json!({"input": "3", "previous_response_id": first["id"]}))).await;
+    let page = async |query: &str| get(&app, &format!("{RESPONSES}/{}/input_items{query}", id(&second))).await.json();
+    let texts = |page: &Value| -> Vec<String> {
+        let items = page["data"].as_array().unwrap().iter();
+        items.map(|item| item["content"][0]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = page("?order=asc").await;
+    assert_eq!(texts(&all), ["1", "2", "Think of 東京.", "Größe 👩‍👩‍👧, done.", "3"]);
+    assert_eq!((&all["object"], &all["has_more"]), (&json!("list"), &json!(false)));
+    assert_eq!(all["first_id"], all["data"][0]["id"]);
+    assert_eq!(texts(&page("?limit=2").await), ["3", "Größe 👩‍👩‍👧, done."]);
+    let next = page(&format!("?order=asc&limit=2&after={}", all["data"][1]["id"].as_str().unwrap())).await;
+    assert_eq!(
+        (texts(&next), &next["has_more"]),
+        (vec!["Think of 東京.".into(), "Größe 👩‍👩‍👧, done.".into()], &json!(true))
+    );
+    for (query, param) in [("?limit=0", "limit"), ("?order=up", "order"), ("?after=x", "after")] {
+        assert_eq!(page(query).await["error"]["param"], param);
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_make_room() {
+    let options = Options { stored_responses: 2, ..free() };
+    let app = app_with_options(scripted(ANSWER), options);
+    let mut made = Vec::new();
+    for _ in 0..3 {
+        made.push(response(&app, ask(json!({}))).await);
+    }
+    assert_eq!(get(&app, &format!("{RESPONSES}/{}", id(&made[0]))).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(stored(&app, id(&made[2])).await, made[2]);
+    let reply = post(&app, RESPONSES, ask(json!({"previous_response_id": made[0]["id"]}))).await;
+    let body = reply.json();
+    assert_eq!((reply.status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("previous_response_not_found")));
+    assert_eq!(body["error"]["param"], "previous_response_id");
+    let options = Options { stored_bytes: 20_000, ..free() };
+    let app = app_with_options(scripted(ANSWER), options);
+    for _ in 0..20 {
+        response(&app, ask(json!({"metadata": {"k": "x".repeat(500)}}))).await;
+        assert!(app.responses.load().1 <= 20_000);
+    }
+    assert!((1..20).contains(&app.responses.load().0));
+}
+
+#[tokio::test]
+async fn a_server_that_stores_nothing_says_so() {
+    let app = app_with_options(scripted(ANSWER), Options { stored_responses: 0, ..free() });
+    let whole = both(&app, ask(json!({"store": true}))).await;
+    assert_eq!(whole["store"], false);
+    for (more, param) in [
+        (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+        (json!({"background": true}), "background"),
+    ] {
+        let reply = post(&app, RESPONSES, ask(more)).await;
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(param)));
+    }
+}
+
+#[tokio::test]
+async fn a_response_is_made_in_the_background() {
+    let (app, permit) = stepwise();
+    let begun = response(&app, ask(json!({"background": true}))).await;
+    assert_eq!((&begun["status"], &begun["background"]), (&json!("in_progress"), &json!(true)));
+    assert_eq!(stored(&app, id(&begun)).await["status"], "in_progress");
+    // It cannot be continued before it is over.
+    let reply = post(&app, RESPONSES, ask(json!({"previous_response_id": begun["id"]}))).await;
+    assert_eq!(reply.json()["error"]["code"], "previous_response_unfinished");
+    drop(permit);
+    let whole = over(&app, id(&begun)).await;
+    assert_eq!((&whole["status"], types(&whole)), (&json!("completed"), vec!["reasoning", "message"]));
+    // The same in a stream.
+    let stream = folded(&app, ask(json!({"background": true}))).await;
+    assert_eq!(stored(&app, id(&stream)).await, stream);
+    let reply = post(&app, &format!("{RESPONSES}/{}/cancel", id(&stream)), json!({})).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (StatusCode::BAD_REQUEST, &json!("response_finished")));
+}
+
+#[tokio::test]
+async fn a_response_can_be_cancelled() {
+    let (app, permit) = stepwise();
+    let begun = response(&app, ask(json!({"background": true}))).await;
+    let cancel = format!("{RESPONSES}/{}/cancel", id(&begun));
+    let cancelling = tokio::spawn({
+        let app = app.clone();
+        async move { post(&app, &cancel, json!({})).await }
+    });
+    while !cancelling.is_finished() {
+        // The engine sees it between two steps.
+        let _ = permit.send(());
+        tokio::task::yield_now().await;
+    }
+    let reply = cancelling.await.unwrap();
+    assert_eq!((reply.status, &reply.json()["status"]), (StatusCode::OK, &json!("cancelled")));
+    drop(permit);
+    let whole = over(&app, id(&begun)).await;
+    assert_eq!((&whole["status"], &whole["error"]), (&json!("cancelled"), &Value::Null));
+    assert!(whole["output"].as_array().unwrap().iter().rev().take(1).all(|item| item["status"] == "incomplete"));
+    // Again is no error.
+    let again = post(&app, &format!("{RESPONSES}/{}/cancel", id(&begun)), json!({})).await;
+    assert_eq!(again.json()["status"], "cancelled");
+}
+
+/// A model that makes one step for each permit, and runs free when there is nobody left to give one.
+fn stepwise() -> (Arc<App>, std::sync::mpsc::Sender<()>) {
+    let (permit, permits) = std::sync::mpsc::channel::<()>();
+    let mut inner = scripted(ANSWER);
+    let app = app_with(Box::new(move |history| {
+        let _ = permits.recv();
+        inner(history)
+    }));
+    (app, permit)
+}
+
+/// A response when it is over: until then the server has work.
+async fn over(app: &Arc<App>, id: &str) -> Value {
+    loop {
+        let response = stored(app, id).await;
+        if !response["usage"].is_null() {
+            return response;
+        }
+        tokio::task::yield_now().await;
+    }
+}
