@@ -71,7 +71,7 @@ pub fn engine(
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
-    let executor = device::load(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
+    let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
         PrepareError::PoolMemory { kind, pages, bytes } => Failure::input(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
         )),

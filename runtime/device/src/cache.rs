@@ -102,17 +102,18 @@ impl Cache {
             cache.memories.push(memory.ok_or_else(no_memory)?);
             cache.kinds.push(Kind { layout: layout.clone(), pages: *pages, memory: cache.kinds.len() });
         }
-        cache.join(elements);
         Ok(cache)
     }
 
-    /// Puts two kinds of one format into one memory as large as both.
-    fn join(&mut self, elements: impl Fn(&KvLayout, usize) -> Option<usize>) {
+    /// Puts two kinds of one format into one memory as large as both and their sinks. What was stored is lost.
+    pub fn share(&mut self) {
+        let elements = |layout: &KvLayout, pages: usize| usize::try_from(layout.page_stride).ok()?.checked_mul(pages + 1);
         let [a, b] = &self.kinds[..] else { return };
         let may = a.layout.dtype == b.layout.dtype && a.layout.page_stride > 0 && b.layout.page_stride > 0;
         let total = elements(&a.layout, a.pages).zip(elements(&b.layout, b.pages)).and_then(|(a, b)| a.checked_add(b));
         let Some(total) = total.filter(|_| may) else { return };
-        if let Some(Some(memory)) = Memory::new(a.layout.dtype, Some(total)) {
+        let dtype = a.layout.dtype;
+        if let Some(Some(memory)) = Memory::new(dtype, Some(total)) {
             self.memories = vec![memory];
             for kind in &mut self.kinds {
                 kind.memory = 0;

@@ -37,7 +37,7 @@ mod walker;
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
 pub use error::PrepareError;
-pub use load::{ExecutorKind, load, load_probed, pool_pages_for};
+pub use load::{ExecutorKind, load, load_probed, load_shared, pool_pages_for};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
 pub use store::WeightStore;
 pub use threads::{ThreadsError, threads, use_threads};

@@ -158,11 +158,11 @@ impl Sequence {
     /// Tokens that may be chosen next, of a model with `vocab` logits; `known` admits those that its tokenizer knows.
     /// `None` for all. An error ends this request alone.
     pub fn mask(&mut self, vocab: usize, known: Option<&Arc<[u32]>>) -> Result<Option<Arc<[u32]>>, String> {
-        let own = match &mut self.request.constraint {
-            Some(constraint) => constraint.mask()?,
-            None => None,
-        };
-        Ok(self.whole_mask(own, 0, vocab, known))
+        if self.request.constraint.is_none() {
+            return Ok(self.whole_mask(None, 0, vocab, known));
+        }
+        // A constraint that gives none admits nothing.
+        Ok(self.masks(&[], vocab, known)?.into_iter().next().unwrap_or_else(|| Some(mask_below(0, vocab).into())))
     }
 
     /// The same for a run of proposed tokens: before each of them and behind the last, as far as they are admitted. Row i
