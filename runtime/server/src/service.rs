@@ -17,6 +17,8 @@ pub const MOST_QUEUED: usize = 1024;
 const POLL: Duration = Duration::from_micros(50);
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
+/// What requests are told whose step broke off.
+const BROKE_OFF: &str = "E0307: the executor broke off; this is a defect of the server, report it with the request";
 /// An engine that has work and makes no step for so long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
@@ -315,11 +317,10 @@ impl<E: Executor> Worker<E> {
     }
 
     fn fail_all(&mut self) {
+        self.engine.recover(BROKE_OFF);
         for (request, client) in std::mem::take(&mut self.clients) {
             self.engine.abort(request);
-            let reason = FinishReason::Error(
-                "E0307: the executor broke off; this is a defect of the server, report it with the request".into(),
-            );
+            let reason = FinishReason::Error(BROKE_OFF.into());
             let _ = client.events.send((client.index, Event::Finished { request, reason, usage: Usage::default() }));
         }
     }

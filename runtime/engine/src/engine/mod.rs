@@ -158,6 +158,14 @@ impl<E: Executor> Engine<E> {
         Progress::Idle
     }
 
+    /// Picks up after an executor that broke off in the middle of a step: whatever runs ends with this text, nothing that was
+    /// computed is kept, and requests that wait can start.
+    pub fn recover(&mut self, text: &str) {
+        self.in_flight.clear();
+        self.scheduler.abandon_steps();
+        self.scheduler.fail_all(text, &mut self.events);
+    }
+
     /// Cache memory is not what the books say: nobody that uses it can go on.
     fn break_off(&mut self, error: &StepError) -> Progress {
         self.scheduler.fail_all(&error.to_string(), &mut self.events);
@@ -219,5 +227,7 @@ impl Memory {
     }
 }
 
+#[cfg(test)]
+mod replay;
 #[cfg(test)]
 mod tests;

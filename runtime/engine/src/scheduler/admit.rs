@@ -17,14 +17,6 @@ const LOOKED_AT: usize = 128;
 /// Steps after which requests that found no room are tried again although nothing happened.
 const STEPS_BETWEEN: u64 = 16;
 
-/// Why a request does not start now.
-enum Blocked {
-    /// There is no room.
-    Room,
-    /// The one it is forked from is still reading.
-    Twin,
-}
-
 /// Pages of every kind, and virtual ones.
 struct Need {
     pages: Vec<usize>,
@@ -49,21 +41,17 @@ impl Scheduler {
             let mut is_patient = candidates.iter().any(|c| c.passed >= self.limits.most_passed);
             order(self.limits.policy, self.limits.most_passed, &mut candidates);
             // Others have given way to this one already; nobody takes what they left.
-            let first = self.awaited.and_then(|id| self.waiting.iter().position(|s| s.id == id));
+            let first = self.awaited.and_then(|id| self.waiting.iter().position(|s| s.id == id && !self.waits_for_twin(s)));
             if let Some(place) = first {
                 is_patient = true;
                 candidates = vec![Candidate { place, priority: 0, cached_pages: 0, passed: 0 }];
             }
             let mut started = None;
             for candidate in &candidates {
-                match self.try_start(candidate.place) {
-                    Ok(place) => {
-                        started = Some(place);
-                        break;
-                    }
-                    // Places have moved where somebody gave way in vain.
-                    Err(Blocked::Room) if is_patient || self.awaited.is_some() => return,
-                    Err(_) => {}
+                started = self.try_start(candidate.place);
+                // Places have moved where somebody gave way in vain.
+                if started.is_some() || is_patient || self.awaited.is_some() {
+                    break;
                 }
             }
             if started.is_some() {
@@ -97,7 +85,15 @@ impl Scheduler {
             let cached_pages = if looks { self.find(s).pages() } else { 0 };
             Candidate { place, priority: s.request.priority, cached_pages, passed: s.passed }
         };
-        self.waiting.iter().enumerate().take(LOOKED_AT).map(candidate).collect()
+        let able = self.waiting.iter().enumerate().take(LOOKED_AT).filter(|(_, s)| !self.waits_for_twin(s));
+        able.map(candidate).collect()
+    }
+
+    /// Whether the request that it is forked from waits itself, or is still reading.
+    fn waits_for_twin(&self, s: &Sequence) -> bool {
+        let Some(twin) = s.twin else { return false };
+        let reads = |l: &Sequence| l.id == twin && !l.ended && (l.done < l.request.prompt.len() || !l.loads.is_empty());
+        self.waiting.iter().any(|l| l.id == twin) || self.running.iter().any(reads)
     }
 
     /// What of a sequence is cached.
@@ -115,43 +111,35 @@ impl Scheduler {
         prefix
     }
 
-    fn try_start(&mut self, mut place: usize) -> Result<usize, Blocked> {
-        let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
+    fn try_start(&mut self, mut place: usize) -> Option<usize> {
+        let Some(sequence) = self.waiting.get(place) else { return None };
         let id = sequence.id;
-        if let Some(twin) = sequence.twin {
-            let leader = self.running.iter().position(|s| s.id == twin && !s.ended);
-            let reads = |l: &Sequence| l.done < l.request.prompt.len() || !l.loads.is_empty();
-            let waits = leader.and_then(|at| self.running.get(at)).is_some_and(reads);
-            if waits || self.waiting.iter().any(|s| s.id == twin) {
-                return Err(Blocked::Twin);
-            }
-            if let Some(at) = leader.filter(|_| sequence.cached.is_none())
-                && self.running.len() < self.most_running()
-                && self.fork(place, at)
-            {
-                return Ok(place);
-            }
+        let leader = self.running.iter().position(|s| Some(s.id) == sequence.twin && !s.ended);
+        if let Some(at) = leader.filter(|_| sequence.cached.is_none() && self.running.len() < self.most_running())
+            && self.fork(place, at)
+        {
+            return Some(place);
         }
-        let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
+        let Some(sequence) = self.waiting.get(place) else { return None };
         let mut prefix = self.find(sequence);
         while !self.may_run(place, &prefix) {
             // A lower priority gives way to a higher one.
             let priority = self.waiting.get(place).map_or(i32::MIN, |s| s.request.priority);
             let Some(at) = self.least(|s| s.request.priority < priority).filter(|_| self.limits.policy == Policy::Priority)
             else {
-                return Err(Blocked::Room);
+                return None;
             };
             self.preempt(at);
             self.sweep_preempted();
             self.awaited = Some(id);
             // Whoever gave way may wait before it now.
             place = self.waiting.iter().position(|s| s.id == id).unwrap_or(place);
-            let Some(sequence) = self.waiting.get(place) else { return Err(Blocked::Room) };
+            let Some(sequence) = self.waiting.get(place) else { return None };
             prefix = self.find(sequence);
         }
         let mut loads = Vec::new();
-        let Some(table) = self.kv.take(&prefix, &mut loads) else { return Err(Blocked::Room) };
-        let Some(mut sequence) = self.waiting.remove(place) else { return Err(Blocked::Room) };
+        let Some(table) = self.kv.take(&prefix, &mut loads) else { return None };
+        let Some(mut sequence) = self.waiting.remove(place) else { return None };
         let page_tokens = self.kv.pages().page_tokens();
         let cached = prefix.pages() * page_tokens;
         (sequence.done, sequence.fed, sequence.kept_pages) = (cached, cached, prefix.pages());
@@ -169,7 +157,7 @@ impl Scheduler {
         if self.running.last().is_some_and(|s| s.loads.is_empty()) {
             self.started(at);
         }
-        Ok(place)
+        Some(place)
     }
 
     /// Starts a request from the pages of its twin, which has read the prompt.

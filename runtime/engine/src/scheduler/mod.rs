@@ -365,6 +365,15 @@ impl Scheduler {
         idle
     }
 
+    /// The steps under way will never be answered.
+    pub(crate) fn abandon_steps(&mut self) {
+        self.in_flight = 0;
+        for sequence in &mut self.running {
+            sequence.in_flight = 0;
+            sequence.choosing = None;
+        }
+    }
+
     /// Cache memory is not what the books say: every request that runs ends, and nothing is kept.
     pub(crate) fn fail_all(&mut self, text: &str, events: &mut Vec<Event>) {
         for sequence in self.running.iter_mut().filter(|s| !s.ended) {
@@ -381,7 +390,6 @@ impl Scheduler {
     /// others are not held up for ever. False if none runs.
     pub(crate) fn give_up(&mut self, events: &mut Vec<Event>) -> bool {
         let Some(at) = self.least(|_| true) else { return false };
-        if std::env::var("DEBUGX").is_ok() { for s in &self.running { eprintln!("run {} done {} fed {} tokens {} prompt {} limit {} pages {:?} wf {:?} loads {} out {} ended {} inflight {}", s.id.0, s.done, s.fed, s.tokens.len(), s.request.prompt.len(), s.limit, s.table.pages, s.table.window_from, s.loads.len(), s.is_out, s.ended, s.in_flight);} for k in 0..self.kv.pages().kinds() { eprintln!("kind {k} used {} cap {} evictable {}", self.kv.pages().used(k), self.kv.pages().capacity(k), self.kv.evictable(k)); } eprintln!("held {} in flight {}", self.kv.pages().held_ids(), self.in_flight); }
         let text = "E0309: the cache has no page left for this request and nobody to take one from; this is a defect, report it with the server's log";
         self.end(at, FinishReason::Error(text.to_owned()), events);
         self.sweep();
