@@ -21,7 +21,8 @@ fn requests(vocab: usize) -> Vec<Request> {
         let family = draw("family", i, 4) as u64;
         let shared = draw("shared", i, LONGEST - 40);
         let own = 1 + draw("own", i, 24);
-        let mut prompt: Vec<u32> = (0..shared as u64).map(|at| draw("base", family * 1000 + at, vocab) as u32).collect();
+        let mut prompt: Vec<u32> =
+            (0..shared as u64).map(|at| draw("base", family * 1000 + at, vocab) as u32).collect();
         prompt.extend((0..own as u64).map(|at| draw("tail", i * 1000 + at, vocab) as u32));
         let temperature = [0.0, 0.0, 0.7, 1.2][draw("temperature", i, 4)];
         let presence_penalty = [0.0, 0.0, 0.5][draw("penalty", i, 3)];
@@ -42,7 +43,8 @@ impl Model {
         let dir = Programs::built().compile(&nano(), "cpu", work.path());
         let artifact = artifact::Artifact::load(&dir).expect("artifact");
         let checkpoint = Checkpoint::open(&nano()).expect("checkpoint");
-        let weights = Weights::load(&artifact.recipes, &checkpoint, &LoadOptions::default(), &mut |_| ()).expect("weights");
+        let weights =
+            Weights::load(&artifact.recipes, &checkpoint, &LoadOptions::default(), &mut |_| ()).expect("weights");
         Model { artifact, weights }
     }
 
@@ -68,7 +70,9 @@ impl Answers {
             match event {
                 Event::Token { request, token, .. } => self.tokens.entry(request).or_default().push(token.id),
                 Event::Started { cached_tokens, .. } => self.cached_tokens += cached_tokens,
-                Event::Finished { reason, .. } => assert!(matches!(reason, FinishReason::Length | FinishReason::Aborted)),
+                Event::Finished { reason, .. } => {
+                    assert!(matches!(reason, FinishReason::Length | FinishReason::Aborted))
+                }
                 Event::Scored { .. } => {}
             }
         }

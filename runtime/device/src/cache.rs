@@ -107,7 +107,8 @@ impl Cache {
 
     /// Puts two kinds of one format into one memory as large as both and their sinks. What was stored is lost.
     pub fn share(&mut self) {
-        let elements = |layout: &KvLayout, pages: usize| usize::try_from(layout.page_stride).ok()?.checked_mul(pages + 1);
+        let elements =
+            |layout: &KvLayout, pages: usize| usize::try_from(layout.page_stride).ok()?.checked_mul(pages + 1);
         let [a, b] = &self.kinds[..] else { return };
         let may = a.layout.dtype == b.layout.dtype && a.layout.page_stride > 0 && b.layout.page_stride > 0;
         let total = elements(&a.layout, a.pages).zip(elements(&b.layout, b.pages)).and_then(|(a, b)| a.checked_add(b));

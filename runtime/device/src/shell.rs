@@ -94,13 +94,7 @@ impl<R: Runs + Send> Executor for Shell<R> {
         Ok(())
     }
 
-    fn write_layer(
-        &mut self,
-        kind: usize,
-        layer: usize,
-        number: PhysicalPage,
-        bytes: &[u8],
-    ) -> Result<(), StepError> {
+    fn write_layer(&mut self, kind: usize, layer: usize, number: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
         let pools = self.runs.pools();
         let number = page(pools, kind, number)?;
         layer_exists(pools, kind, layer)?;

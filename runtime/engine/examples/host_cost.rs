@@ -2,7 +2,10 @@
 //! `host_cost [REQUESTS] [CONTEXT]` prints microseconds a step and a request.
 
 use engine::toy::facts;
-use engine::{Engine, Executor, ExecutorFacts, Limits, PhysicalPage, Progress, Request, SampledToken, Step, StepError, StepOutput, Ticket};
+use engine::{
+    Engine, Executor, ExecutorFacts, Limits, PhysicalPage, Progress, Request, SampledToken, Step, StepError,
+    StepOutput, Ticket,
+};
 use std::time::Instant;
 
 /// Chooses token 1 for every row that wants one.
@@ -76,6 +79,9 @@ fn main() -> Result<(), String> {
         engine.drain_events(&mut events);
     }
     let step_us = start.elapsed().as_secs_f64() * 1e6 / f64::from(steps);
-    println!("{requests} requests of {context} tokens: {step_us:.1} us a step, {:.3} us a request", step_us / requests as f64);
+    println!(
+        "{requests} requests of {context} tokens: {step_us:.1} us a step, {:.3} us a request",
+        step_us / requests as f64
+    );
     Ok(())
 }

@@ -65,13 +65,21 @@ pub trait Executor: Send {
     }
 
     /// Appends one layer's part of a page to `out`, after all submitted steps. `layer` counts the layers of the kind.
-    fn read_layer(&mut self, kind: usize, layer: usize, _page: PhysicalPage, _out: &mut Vec<u8>) -> Result<(), StepError> {
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        _page: PhysicalPage,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
         Err(StepError::Contract(format!("layer {layer} of KV kind {kind} cannot be read by the host on this device")))
     }
 
     /// Writes one layer's part of a page as [`Executor::read_layer`] gave it, before all steps submitted later.
     fn write_layer(&mut self, kind: usize, layer: usize, _page: PhysicalPage, _bytes: &[u8]) -> Result<(), StepError> {
-        Err(StepError::Contract(format!("layer {layer} of KV kind {kind} cannot be written by the host on this device")))
+        Err(StepError::Contract(format!(
+            "layer {layer} of KV kind {kind} cannot be written by the host on this device"
+        )))
     }
 
     /// A step that is done and that nobody needs: its memory serves another.
@@ -105,7 +113,13 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
         (**self).zero_pages(kind, pages)
     }
 
-    fn read_layer(&mut self, kind: usize, layer: usize, page: PhysicalPage, out: &mut Vec<u8>) -> Result<(), StepError> {
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        page: PhysicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
         (**self).read_layer(kind, layer, page, out)
     }
 

@@ -8,6 +8,8 @@
 mod constraint;
 mod engine;
 mod executor;
+#[cfg(any(test, feature = "toy"))]
+pub mod harness;
 mod kv;
 mod policy;
 mod request;
@@ -16,11 +18,9 @@ mod scheduler;
 mod sequence;
 mod step;
 mod tier;
-mod transfer;
-#[cfg(any(test, feature = "toy"))]
-pub mod harness;
 #[cfg(any(test, feature = "toy"))]
 pub mod toy;
+mod transfer;
 
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use engine::{Engine, Progress};
@@ -30,5 +30,5 @@ pub use policy::Policy;
 pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};
 pub use sampling::{SampleError, check_sampling, sample, score};
 pub use scheduler::{Limits, Scheduler, Shares};
-pub use tier::{HostTier, MemoryTier, TierError, Transfer};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};
+pub use tier::{HostTier, MemoryTier, TierError, Transfer};

@@ -80,7 +80,18 @@ impl Toy {
             .zip(&facts.pool_pages)
             .map(|(kind, pages)| vec![-1; pages * kind.page_tokens as usize])
             .collect();
-        Toy { facts, model, cache, done: Vec::new(), delay_polls: 0, most_in_flight: 1, fails_next: false, polls_left: 0, next: 0, chosen: Vec::new() }
+        Toy {
+            facts,
+            model,
+            cache,
+            done: Vec::new(),
+            delay_polls: 0,
+            most_in_flight: 1,
+            fails_next: false,
+            polls_left: 0,
+            next: 0,
+            chosen: Vec::new(),
+        }
     }
 
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {

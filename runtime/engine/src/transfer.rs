@@ -88,7 +88,13 @@ impl Transfers {
         any
     }
 
-    fn load_layer<E: Executor>(&mut self, scheduler: &Scheduler, executor: &mut E, load: Load, layer: usize) -> Outcome {
+    fn load_layer<E: Executor>(
+        &mut self,
+        scheduler: &Scheduler,
+        executor: &mut E,
+        load: Load,
+        layer: usize,
+    ) -> Outcome {
         let to = scheduler.kv().pages().physical(load.kind, load.page);
         match self.tier.read(load.host, layer, &mut self.bytes) {
             Ok(Transfer::Later) => Outcome::Later,
@@ -128,7 +134,13 @@ impl Transfers {
         any
     }
 
-    fn save_layer<E: Executor>(&mut self, scheduler: &Scheduler, executor: &mut E, backup: Backup, layer: usize) -> Outcome {
+    fn save_layer<E: Executor>(
+        &mut self,
+        scheduler: &Scheduler,
+        executor: &mut E,
+        backup: Backup,
+        layer: usize,
+    ) -> Outcome {
         if !scheduler.kv().is_current(&backup) {
             return Outcome::Lost;
         }

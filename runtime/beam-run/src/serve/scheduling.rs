@@ -41,10 +41,7 @@ impl SchedulingArgs {
     }
 
     /// The engine with the host tier that is asked for.
-    pub fn with_host_tier(
-        &self,
-        engine: Engine<Box<dyn Executor>>,
-    ) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    pub fn with_host_tier(&self, engine: Engine<Box<dyn Executor>>) -> Result<Engine<Box<dyn Executor>>, Failure> {
         let bytes = self.host_cache_gb * 1e9;
         if !(0.0..1e15).contains(&bytes) {
             let asked = self.host_cache_gb;

@@ -66,7 +66,16 @@ mod tests {
                 Err(text) => panic!("{text}"),
             }
         }
-        let all = [sum.requests, sum.cached_tokens, sum.preempted, sum.forked, sum.evicted, sum.moved, sum.backed_up, sum.loaded];
+        let all = [
+            sum.requests,
+            sum.cached_tokens,
+            sum.preempted,
+            sum.forked,
+            sum.evicted,
+            sum.moved,
+            sum.backed_up,
+            sum.loaded,
+        ];
         assert!(all.iter().all(|n| *n > 0), "{sum:?}");
     }
 }

@@ -8,8 +8,8 @@ use crate::{
 };
 use ir::{DType, KvLayout};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Ids of the toy's vocabulary; few, so that prompts meet.
 const VOCAB: usize = 11;
@@ -167,7 +167,8 @@ pub fn run(script: &Script) -> Result<Outcome, String> {
     let model = Box::new(|history: &[u32]| Ok(hashed(VOCAB, history)));
     let mut toy = Toy::new(facts(s), model);
     toy.most_in_flight = s.in_flight;
-    let limits = Limits { running: s.running, policy: s.policy, most_passed: 4, keeps_prefixes: s.keeps, ..Limits::default() };
+    let limits =
+        Limits { running: s.running, policy: s.policy, most_passed: 4, keeps_prefixes: s.keeps, ..Limits::default() };
     let mut engine = Engine::new(toy, limits)?;
     let moods: Arc<[AtomicUsize; 2]> = Arc::default();
     if s.host_pages > 0 {

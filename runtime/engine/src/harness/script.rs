@@ -151,7 +151,9 @@ impl Script {
             words.map(|w| w.parse().map_err(|e| format!("`{w}` of `{line}`: {e}"))).collect()
         };
         let all = numbers(head)?;
-        let at = |all: &[i64], i: usize| all.get(i).copied().map(|n| n as usize).ok_or(format!("a number is missing in `{head}`"));
+        let at = |all: &[i64], i: usize| {
+            all.get(i).copied().map(|n| n as usize).ok_or(format!("a number is missing in `{head}`"))
+        };
         let policies = [Policy::FirstCome, Policy::LongestPrefix, Policy::Priority];
         let setting = Setting {
             page_tokens: at(&all, 1)?,
@@ -167,7 +169,8 @@ impl Script {
         };
         let action = |line: &str| -> Result<Action, String> {
             let all = numbers(line)?;
-            let at = |i: usize| all.get(i).copied().map(|n| n as usize).ok_or(format!("a number is missing in `{line}`"));
+            let at =
+                |i: usize| all.get(i).copied().map(|n| n as usize).ok_or(format!("a number is missing in `{line}`"));
             Ok(match line.split_whitespace().next().unwrap_or_default() {
                 "submit" => Action::Submit {
                     talk: at(0)?,

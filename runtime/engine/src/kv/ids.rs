@@ -87,7 +87,10 @@ impl IdSet {
     /// Members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let words = self.levels.first().map_or(&[][..], |l| l);
-        words.iter().enumerate().flat_map(|(i, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| i * 64 + b))
+        words
+            .iter()
+            .enumerate()
+            .flat_map(|(i, word)| (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| i * 64 + b))
     }
 }
 

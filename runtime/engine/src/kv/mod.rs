@@ -148,7 +148,9 @@ impl Kv {
     pub(crate) fn has_room(&self, more: &[usize], ids: usize, prefix: &Prefix) -> bool {
         let locks = |k: usize| prefix.locks.get(k).copied().unwrap_or(0);
         let wanted: Vec<usize> = (0..self.pages.kinds())
-            .map(|k| (self.pages.used(k) + more.get(k).copied().unwrap_or(0) + locks(k)).saturating_sub(self.evictable(k)))
+            .map(|k| {
+                (self.pages.used(k) + more.get(k).copied().unwrap_or(0) + locks(k)).saturating_sub(self.evictable(k))
+            })
             .collect();
         let wanted_ids = (self.pages.held_ids() + ids + prefix.locks_ids).saturating_sub(self.tree.evictable(0, false));
         self.pages.fits(&wanted, wanted_ids)
@@ -174,7 +176,9 @@ impl Kv {
                     continue;
                 }
                 let there = if is_window { self.tree.has_window(*id, k) } else { page.is_some() };
-                let alone = page.is_some_and(|p| if is_window { self.pages.window_holders(k, p) } else { self.pages.holders(p) } == 1);
+                let alone = page.is_some_and(
+                    |p| if is_window { self.pages.window_holders(k, p) } else { self.pages.holders(p) } == 1,
+                );
                 prefix.takes[k] += usize::from(!there);
                 prefix.locks[k] += usize::from(there && alone);
             }
@@ -214,7 +218,9 @@ impl Kv {
                 None => match self.mint(&window_from, i) {
                     Some(page) => {
                         let full = (0..kinds).filter(|k| self.pages.window(*k).is_none() || i >= window_from[*k]);
-                        loads.extend(full.filter_map(|kind| Some(Load { kind, page, host: self.tree.host(*id, kind)? })));
+                        loads.extend(
+                            full.filter_map(|kind| Some(Load { kind, page, host: self.tree.host(*id, kind)? })),
+                        );
                         page
                     }
                     None => {
@@ -259,7 +265,8 @@ impl Kv {
         for (i, page) in held.iter().enumerate().filter_map(|(i, p)| p.map(|p| (i, p))) {
             for k in 0..self.pages.kinds() {
                 let loaded = loads.iter().any(|l| l.page == page && l.kind == k);
-                if self.pages.window(k).is_some() && i >= window_from[k] && (loaded || self.tree.has_window(path[i], k)) {
+                if self.pages.window(k).is_some() && i >= window_from[k] && (loaded || self.tree.has_window(path[i], k))
+                {
                     self.pages.release_window(k, page);
                 }
             }
@@ -330,7 +337,10 @@ impl Kv {
     pub(crate) fn extend(&mut self, table: &mut PageTable, done: usize, from: usize, to: usize) -> usize {
         let page_tokens = self.pages.page_tokens();
         self.advance(table, done);
-        if !from.is_multiple_of(page_tokens) && from / page_tokens < table.pages.len() && !self.own(table, from / page_tokens) {
+        if !from.is_multiple_of(page_tokens)
+            && from / page_tokens < table.pages.len()
+            && !self.own(table, from / page_tokens)
+        {
             return from;
         }
         while table.pages.len() * page_tokens < to {
@@ -531,11 +541,16 @@ impl Kv {
     /// Whether the page of a copy under way still holds what it held when the copy began.
     pub(crate) fn is_current(&self, backup: &Backup) -> bool {
         let is_window = self.pages.window(backup.kind).is_some();
-        self.tree.born(backup.node) == Some(backup.born) && (!is_window || self.tree.has_window(backup.node, backup.kind))
+        self.tree.born(backup.node) == Some(backup.born)
+            && (!is_window || self.tree.has_window(backup.node, backup.kind))
     }
 
     /// Checks every book against what holders say: the tree and the given tables; `backups` are copies under way.
-    pub(crate) fn check<'t>(&self, tables: impl Iterator<Item = &'t PageTable>, backups: &[Backup]) -> Result<(), String> {
+    pub(crate) fn check<'t>(
+        &self,
+        tables: impl Iterator<Item = &'t PageTable>,
+        backups: &[Backup],
+    ) -> Result<(), String> {
         let mut holders = vec![0; self.pages.ids() + 1];
         let mut windows = vec![vec![0; self.pages.ids() + 1]; self.pages.kinds()];
         self.tree.count(&mut holders, &mut windows);

@@ -136,7 +136,8 @@ impl Pages {
                 facts.pool_pages.len()
             ));
         }
-        let sizes: Vec<(u64, usize)> = facts.kv.iter().zip(&facts.pool_pages).map(|(k, n)| (k.page_bytes(), *n)).collect();
+        let sizes: Vec<(u64, usize)> =
+            facts.kv.iter().zip(&facts.pool_pages).map(|(k, n)| (k.page_bytes(), *n)).collect();
         let space = Space::new(&sizes, facts.shared_bytes);
         // A kind that keeps everything bounds how many pages there are; windows alone do not.
         let whole = (0..sizes.len()).filter(|k| facts.kv[*k].window.is_none()).map(|k| space.capacity(k)).min();
@@ -412,12 +413,17 @@ impl Pages {
             for (k, kind) in self.kinds.iter().enumerate() {
                 let held = windows.get(k).and_then(|w| w.get(page)).copied().unwrap_or(0);
                 if kind.window.is_some() && held != kind.holders[page] {
-                    return Err(format!("page {page} counts {} holders of kind {k}, {held} hold it", kind.holders[page]));
+                    return Err(format!(
+                        "page {page} counts {} holders of kind {k}, {held} hold it",
+                        kind.holders[page]
+                    ));
                 }
                 let should = if kind.window.is_some() { held > 0 } else { is > 0 };
                 let physical = kind.physical[page];
                 if should != (physical >= 0) {
-                    return Err(format!("page {page} of kind {k} is at {physical} with {is} holders, {held} of its window"));
+                    return Err(format!(
+                        "page {page} of kind {k} is at {physical} with {is} holders, {held} of its window"
+                    ));
                 }
                 if physical == 0 || physical > 0 && kind.owner[physical as usize] as usize != page {
                     return Err(format!("memory {physical} of kind {k} has another owner than page {page}"));

@@ -141,11 +141,8 @@ impl Space {
         }
         let other = 1 - kind.min(1);
         let side = self.sides.get_mut(other)?;
-        let (from, to) = if other == 1 {
-            (side.used.first()?, side.free.last()?)
-        } else {
-            (side.used.last()?, side.free.first()?)
-        };
+        let (from, to) =
+            if other == 1 { (side.used.first()?, side.free.last()?) } else { (side.used.last()?, side.free.first()?) };
         if (other == 1) == (to < from) {
             return None;
         }

@@ -153,7 +153,8 @@ impl Tree {
             // A window that somebody is loading or moving through is not there for others yet.
             let unbound = |k: usize| node.page.is_none_or(|page| pages.physical(k, page) < 0);
             let on_host = |k: usize| node.host.get(k).is_some_and(Option::is_some) && unbound(k);
-            let from_host = node.host.iter().any(Option::is_some) && (0..pages.kinds()).all(|k| is_window[k] || on_host(k));
+            let from_host =
+                node.host.iter().any(Option::is_some) && (0..pages.kinds()).all(|k| is_window[k] || on_host(k));
             if node.page.is_none() && !from_host {
                 break;
             }
@@ -179,7 +180,8 @@ impl Tree {
         self.clock += 1;
         let clock = self.clock;
         let boundary = path.len() * pages.page_tokens();
-        let window_from = (0..pages.kinds()).filter(|k| pages.window(*k).is_some()).map(|k| pages.first_page(k, boundary)).min();
+        let window_from =
+            (0..pages.kinds()).filter(|k| pages.window(*k).is_some()).map(|k| pages.first_page(k, boundary)).min();
         for (i, id) in path.iter().enumerate() {
             self.forget(*id);
             if let Some(node) = self.node_mut(*id) {
@@ -440,7 +442,12 @@ impl Tree {
     }
 
     /// Frees the host's pages of the leaf there that was used longest ago. False if there is none.
-    pub fn evict_host(&mut self, pages: &Pages, dropped: &mut Vec<HostPage>, is_locked: impl Fn(HostPage) -> bool) -> bool {
+    pub fn evict_host(
+        &mut self,
+        pages: &Pages,
+        dropped: &mut Vec<HostPage>,
+        is_locked: impl Fn(HostPage) -> bool,
+    ) -> bool {
         let free = |id: &NodeId| self.node(*id).is_some_and(|n| !n.host.iter().flatten().any(|h| is_locked(*h)));
         let Some(id) = self.host_leaves.iter().map(|(_, id)| *id).find(free) else { return false };
         self.forget(id);
@@ -500,7 +507,10 @@ impl Tree {
             let has_host = |n: &Node| n.host.iter().any(Option::is_some);
             let on_host = children.iter().filter(|c| has_host(c)).count();
             if (on_device, on_host) != (node.on_device as usize, node.on_host as usize) {
-                return Err(format!("node {id} counts {} and {} children, has {on_device} and {on_host}", node.on_device, node.on_host));
+                return Err(format!(
+                    "node {id} counts {} and {} children, has {on_device} and {on_host}",
+                    node.on_device, node.on_host
+                ));
             }
             if node.page.is_none() && on_device > 0 {
                 return Err(format!("node {id} has no page and {on_device} children with one"));
@@ -519,7 +529,9 @@ impl Tree {
             loose += usize::from(is_loose);
             leaves += usize::from(is_loose && on_device == 0);
             host_leaves += usize::from(has_host(node) && on_host == 0);
-            if is_loose != self.loose.contains(&id) || (is_loose && on_device == 0) != self.leaves.contains(&(node.used, id)) {
+            if is_loose != self.loose.contains(&id)
+                || (is_loose && on_device == 0) != self.leaves.contains(&(node.used, id))
+            {
                 return Err(format!("node {id} stands in the wrong order"));
             }
             if is_loose && children.iter().filter_map(|c| c.page).any(|p| pages.holders(p) > 1) {

@@ -41,7 +41,8 @@ impl Scheduler {
             let mut is_patient = candidates.iter().any(|c| c.passed >= self.limits.most_passed);
             order(self.limits.policy, self.limits.most_passed, &mut candidates);
             // Others have given way to this one already; nobody takes what they left.
-            let first = self.awaited.and_then(|id| self.waiting.iter().position(|s| s.id == id && !self.waits_for_twin(s)));
+            let first =
+                self.awaited.and_then(|id| self.waiting.iter().position(|s| s.id == id && !self.waits_for_twin(s)));
             if let Some(place) = first {
                 is_patient = true;
                 candidates = vec![Candidate { place, priority: 0, cached_pages: 0, passed: 0 }];
@@ -125,7 +126,8 @@ impl Scheduler {
         while !self.may_run(place, &prefix) {
             // A lower priority gives way to a higher one.
             let priority = self.waiting.get(place).map_or(i32::MIN, |s| s.request.priority);
-            let Some(at) = self.least(|s| s.request.priority < priority).filter(|_| self.limits.policy == Policy::Priority)
+            let Some(at) =
+                self.least(|s| s.request.priority < priority).filter(|_| self.limits.policy == Policy::Priority)
             else {
                 return None;
             };
@@ -235,7 +237,11 @@ impl Scheduler {
         let of_kind = |k: usize| match pages.window(k) {
             None => all - whole,
             Some(_) => {
-                let from = if is_new { self.kv.first_kept(k, reaches * page_tokens) } else { s.table.window_from.get(k).copied().unwrap_or(0) };
+                let from = if is_new {
+                    self.kv.first_kept(k, reaches * page_tokens)
+                } else {
+                    s.table.window_from.get(k).copied().unwrap_or(0)
+                };
                 let held = reaches.saturating_sub(from);
                 (pages.least_pages(k, target) + 1 + chunk).min(all.saturating_sub(from)).saturating_sub(held)
             }
@@ -246,8 +252,10 @@ impl Scheduler {
     /// The sequence with the least to lose among those that may give way: the lowest priority, then the shortest answer,
     /// then the longest prompt, then the latest.
     pub(super) fn least(&self, may: impl Fn(&Sequence) -> bool) -> Option<usize> {
-        let candidates = self.running.iter().enumerate().filter(|(_, s)| !s.ended && !s.is_out && s.in_flight == 0 && may(s));
-        let key = |s: &Sequence| (s.request.priority, s.answer_tokens(), std::cmp::Reverse((s.request.prompt.len(), s.id)));
+        let candidates =
+            self.running.iter().enumerate().filter(|(_, s)| !s.ended && !s.is_out && s.in_flight == 0 && may(s));
+        let key =
+            |s: &Sequence| (s.request.priority, s.answer_tokens(), std::cmp::Reverse((s.request.prompt.len(), s.id)));
         candidates.min_by_key(|(_, s)| key(s)).map(|(at, _)| at)
     }
 

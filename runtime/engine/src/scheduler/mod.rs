@@ -427,7 +427,12 @@ impl Scheduler {
             let pages = self.kv.pages();
             for k in 0..pages.kinds() {
                 let first = pages.first_page(k, s.done);
-                let missing = |i: &usize| *i >= first && *i * pages.page_tokens() < s.done && !s.ended && pages.physical(k, s.table.pages[*i]) <= 0;
+                let missing = |i: &usize| {
+                    *i >= first
+                        && *i * pages.page_tokens() < s.done
+                        && !s.ended
+                        && pages.physical(k, s.table.pages[*i]) <= 0
+                };
                 if let Some(i) = (0..s.table.pages.len()).find(missing) {
                     return Err(format!("request {} has no page {i} of kind {k} at {}", s.id.0, s.done));
                 }

@@ -56,7 +56,9 @@ impl Scheduler {
         let room = self.step_tokens().saturating_sub(step.tokens.len());
         let most_wanted = self.facts.max_wanted - step.wanted.len();
         let most_sequences = self.facts.max_sequences;
-        let can = |s: &&Sequence| !s.ended && !s.is_out && s.loads.is_empty() && (s.choosing.is_none() || self.facts.takes_choices);
+        let can = |s: &&Sequence| {
+            !s.ended && !s.is_out && s.loads.is_empty() && (s.choosing.is_none() || self.facts.takes_choices)
+        };
         let Some(sequence) = self.running.get(at).filter(can) else { return };
         let (mut rows, mut scored, mut wants_token) = split(sequence, room, most_wanted);
         if rows == 0 || parts.len() == most_sequences {
