@@ -4,8 +4,7 @@
 
 Sends OUTPUTS (1000) Chat Completions at temperature 1.5: answer schemas, expressions, a Lark grammar, tools required, named
 and free. Complete ones must follow what they were held to, by the `jsonschema` package, by `re`, or by a parser written here;
-answers that the token limit cut are counted apart. Exits with 1 if one is wrong. `tests/tests/held.rs` does the same inside
-one program, and checks cut ones too.
+answers that the token limit cut are counted apart. Exits with 1 if one is wrong.
 """
 
 import json

@@ -129,6 +129,24 @@ fn documents_drawn_from_a_schema_follow_it() {
     assert!(complete > 30, "only {complete} documents were completed");
 }
 
+#[test]
+fn dates_in_documents_are_days_of_the_calendar() {
+    let schema = json!({"type": "object", "properties": {
+        "format": {"type": "string", "format": "date"}, "at": {"type": "array", "items": {"type": "string", "format": "date-time"}}, "is": {"enum": ["date", {"format": "date"}]}},
+        "required": ["format"], "additionalProperties": false});
+    let spec = GrammarSpec::JsonSchema { schema, strict: true };
+    let texts = [
+        r#"{"format": "2024-02-29", "at": ["2000-02-29T23:59:59Z"], "is": {"format": "date"}}"#,
+        r#"{"format": "0001-01-01"}"#,
+        r#"{"format": "2023-02-29"}"#,
+        r#"{"format": "1900-02-29"}"#,
+        r#"{"format": "0000-10-25"}"#,
+        r#"{"format": "2024-01-01", "at": ["2023-02-29T00:00:00Z"]}"#,
+        r#"{"format": "a 2024-01-01"}"#,
+    ];
+    assert_eq!(admitted(&spec, &texts), [true, true, false, false, false, false, false]);
+}
+
 /// Tools with all that parameters can be.
 fn tools() -> Value {
     json!([

@@ -1,5 +1,6 @@
 //! Random bodies: whatever a client sends, it gets an answer, and never one that blames the server.
 
+use super::blocks::MESSAGES;
 use super::*;
 use proptest::prelude::*;
 
@@ -11,8 +12,18 @@ fn value() -> impl Strategy<Value = Value> {
         (-3i64..40).prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         "[a-z<|>{}%\\PC]{0,12}".prop_map(Value::from),
-        prop_oneof![Just("user"), Just("assistant"), Just("tool"), Just("function"), Just("text"), Just("none")]
-            .prop_map(Value::from),
+        prop_oneof![
+            Just("user"),
+            Just("assistant"),
+            Just("tool"),
+            Just("function"),
+            Just("text"),
+            Just("none"),
+            Just("tool_use"),
+            Just("tool_result"),
+            Just("thinking"),
+        ]
+        .prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
@@ -24,7 +35,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn key() -> impl Strategy<Value = String> {
-    const KEYS: [&str; 33] = [
+    const KEYS: [&str; 44] = [
         "role",
         "content",
         "type",
@@ -58,6 +69,17 @@ fn key() -> impl Strategy<Value = String> {
         "max_tokens",
         "5",
         "messages",
+        "system",
+        "input_schema",
+        "input",
+        "id",
+        "tool_use_id",
+        "is_error",
+        "thinking",
+        "signature",
+        "budget_tokens",
+        "output_config",
+        "format",
     ];
     prop_oneof![9 => (0..KEYS.len()).prop_map(|i| KEYS[i].to_owned()), 1 => "\\PC{0,8}"]
 }
@@ -77,7 +99,7 @@ fn body() -> impl Strategy<Value = Value> {
 }
 
 fn check(app: &Arc<App>, runtime: &tokio::runtime::Runtime, body: &[u8]) {
-    for path in [CHAT, TEXTS] {
+    for path in [CHAT, TEXTS, MESSAGES] {
         let reply = runtime.block_on(post_bytes(app, path, body.to_vec()));
         let said = String::from_utf8_lossy(&reply.body);
         assert!(!reply.status.is_server_error(), "{path} {}: {said}", String::from_utf8_lossy(body));

@@ -1,19 +1,15 @@
 //! What went wrong elsewhere, each kind as a whole: markup at limits and cuts, stop strings, characters in parts, calls
 //! beside text, streams that say something else than the whole answer.
 
+use super::blocks::MESSAGES;
 use super::*;
+use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepOutput, Ticket};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Both forms say the same, and neither shows markup. Returns the whole answer.
+/// Both forms of both protocols say the same, and none shows markup. Returns the whole answer of a chat.
 async fn agree(app: &Arc<App>, body: Value) -> (Choice, Value) {
-    let (mut choices, usage) = whole(app, body.clone()).await;
-    let (mut pieces, said) = streamed(app, body.clone()).await;
-    assert_eq!(said, usage, "{body}");
-    let (choice, mut stream) = (choices.remove(0), pieces.remove(0));
-    // A call that is cut off may have been begun in a stream, and is no call in the end.
-    let begun = stream.calls.len();
-    stream.calls.truncate(choice.calls.len());
-    assert!(begun <= choice.calls.len() + 1 && (begun == choice.calls.len() || choice.finish != "tool_calls"));
-    assert_eq!(stream, choice, "{body}");
+    let (choice, usage) = same(app, body.clone()).await;
     // Half of what ends reasoning is reasoning, until the other half comes.
     for text in [&*choice.content, choice.reasoning.trim_end_matches("<|end|>")] {
         for markup in ["<|", "|>", "to=f", "rfl:", "\u{FFFD}"] {
@@ -21,6 +17,115 @@ async fn agree(app: &Arc<App>, body: Value) -> (Choice, Value) {
         }
     }
     (choice, usage)
+}
+
+/// Both forms of both protocols say the same.
+async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
+    let (mut choices, usage) = whole(app, body.clone()).await;
+    let (mut pieces, said) = streamed(app, body.clone()).await;
+    assert_eq!(said, usage, "{body}");
+    let choice = choices.remove(0);
+    same_stream(&choice, pieces.remove(0), &body);
+    let told = blocks::agree(app, as_messages(&body)).await;
+    same_blocks(&choice, &usage, &told, &body);
+    (choice, usage)
+}
+
+/// A stream says what the whole answer says.
+fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
+    // A call that is cut off may have been begun in a stream, and is no call in the end.
+    let begun = stream.calls.len();
+    stream.calls.truncate(choice.calls.len());
+    assert!(begun <= choice.calls.len() + 1 && (begun == choice.calls.len() || choice.finish != "tool_calls"));
+    let read = |choice: &Choice| choice.calls.iter().map(|(_, text)| arguments(text)).collect::<Vec<_>>();
+    assert_eq!(read(&stream), read(choice), "{body}");
+    // An argument that is written twice stands twice in a stream, and the later one counts.
+    stream.calls = choice.calls.clone();
+    assert_eq!(&stream, choice, "{body}");
+}
+
+fn arguments(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A chat request as one of the Messages API.
+fn as_messages(body: &Value) -> Value {
+    let tools = body["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]);
+    let tools: Vec<Value> = tools.map(|f| json!({"name": f["name"], "input_schema": f["parameters"]})).collect();
+    let choice = if body["tool_choice"] == "none" { json!({"type": "none"}) } else { Value::Null };
+    blocks::body(json!({
+        "max_tokens": body["max_tokens"].as_u64().unwrap_or(250),
+        "temperature": body["temperature"],
+        "stop_sequences": body["stop"],
+        "tools": tools,
+        "tool_choice": choice,
+    }))
+}
+
+/// Blocks say what a chat's message says.
+fn same_blocks(choice: &Choice, usage: &Value, told: &blocks::Told, body: &Value) {
+    assert_eq!(
+        (told.text("thinking"), told.text("text")),
+        (choice.reasoning.clone(), choice.content.clone()),
+        "{body}"
+    );
+    let calls: Vec<(String, Value)> = choice.calls.iter().map(|(name, text)| (name.clone(), arguments(text))).collect();
+    assert_eq!(told.calls(), calls, "{body}");
+    let (reason, sequence) = match (choice.finish.as_str(), &choice.matched) {
+        ("tool_calls", _) => ("tool_use", Value::Null),
+        ("length", _) => ("max_tokens", Value::Null),
+        ("stop", Value::String(text)) => ("stop_sequence", json!(text)),
+        _ => ("end_turn", Value::Null),
+    };
+    assert_eq!((told.stop_reason.as_str(), &told.stop_sequence), (reason, &sequence), "{body}");
+    assert_eq!(told.prompt_tokens(), usage["prompt_tokens"].as_u64().unwrap());
+    assert_eq!(told.usage["output_tokens"], usage["completion_tokens"]);
+}
+
+/// Text, finish reason and completion tokens of plain text, the same whole and streamed.
+async fn texts_agree(script: &str, more: Value) -> (String, Value, u64) {
+    let body = with(json!({"prompt": "A", "temperature": 0, "max_tokens": 100}), more);
+    let app = app(script);
+    let whole = post(&app, TEXTS, body.clone()).await.json();
+    let choice = &whole["choices"][0];
+    let whole = (
+        choice["text"].as_str().unwrap().to_owned(),
+        choice["finish_reason"].clone(),
+        whole["usage"]["completion_tokens"].as_u64().unwrap(),
+    );
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let body = with(body, options);
+    assert_eq!(texts_joined(&post(&app, TEXTS, body.clone()).await), whole, "{body}");
+    assert_eq!(texts_joined(&burst(script, TEXTS, body.clone()).await), whole, "{body}");
+    whole
+}
+
+/// The same from the chunks of a stream, none of which says nothing.
+fn texts_joined(reply: &Reply) -> (String, Value, u64) {
+    let events = reply.events();
+    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|e| serde_json::from_str(e).unwrap()).collect();
+    let (usage, chunks) = chunks.split_last().unwrap();
+    let (mut text, mut finish) = (String::new(), Value::Null);
+    for choice in chunks.iter().map(|chunk| &chunk["choices"][0]) {
+        assert_eq!(finish, Value::Null, "nothing comes after the end: {choice}");
+        finish = choice["finish_reason"].clone();
+        let more = choice["text"].as_str().unwrap();
+        assert!((!more.is_empty() || !finish.is_null()) && !more.contains('\u{FFFD}'), "{choice}");
+        text.push_str(more);
+    }
+    (text, finish, usage["usage"]["completion_tokens"].as_u64().unwrap())
+}
+
+/// A stream that is read when all of it is there: what the engine made in many steps comes at once.
+async fn burst(script: &str, path: &str, body: Value) -> Reply {
+    let app = app(script);
+    let request = Request::post(path).header("content-type", "application/json");
+    let response = router(app.clone()).oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
+    let status = response.status();
+    while !app.service.metrics().text("", "").lines().any(|line| line == "num_requests_total{model_name=\"\"} 1") {
+        tokio::task::yield_now().await;
+    }
+    Reply { status, body: to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec() }
 }
 
 fn tools() -> Value {
@@ -61,8 +166,9 @@ async fn every_limit_around_an_answer_cuts_cleanly() {
     let mut seen = (String::new(), String::new());
     for limit in 1..=tokens + 1 {
         let body = json!({"temperature": 0, "max_tokens": limit});
-        let (mut choices, _) = whole(&app, chat_body(body.clone())).await;
+        let (mut choices, usage) = whole(&app, chat_body(body.clone())).await;
         let choice = choices.remove(0);
+        same_blocks(&choice, &usage, &blocks::told(&app, as_messages(&body)).await, &body);
         // At a cut inside a character its beginning shows as one mark, in both forms alike.
         let (content, reasoning) = (
             choice.content.trim_end_matches('\u{FFFD}'),
@@ -132,44 +238,177 @@ async fn characters_in_parts_stream_whole() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_a_status_in_both_forms() {
-    let (entered, mut steps) = tokio::sync::mpsc::unbounded_channel();
-    let (permit, permits) = std::sync::mpsc::channel::<()>();
-    let model: engine::toy::Model = Box::new(move |_| {
-        let _ = entered.send(());
-        let _ = permits.recv();
-        Ok(certain(VOCAB, 300))
-    });
-    let toy = Toy::new(facts(VOCAB, 16, 64, 64), model);
+async fn several_tokens_at_once_change_nothing() {
+    let long = call(&[("s", "one END two 東京 👩‍👩‍👧"), ("n", "-12")]);
+    for (script, stop) in
+        [(ANSWER, json!(null)), (ANSWER, json!("done")), (long.as_str(), json!(null)), (&long, json!("END"))]
+    {
+        let app = app(script);
+        let body = chat_body(json!({"temperature": 0, "tools": tools(), "stop": stop}));
+        let (choice, usage) = agree(&app, body.clone()).await;
+        let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+        let reply = burst(script, CHAT, with(body.clone(), options)).await;
+        let (mut pieces, said) = joined(&reply, 1);
+        assert_eq!(said, usage, "{body}");
+        same_stream(&choice, pieces.remove(0), &body);
+        let deltas = reply.events().iter().filter(|event| event.contains("reasoning_content")).count();
+        assert_eq!(deltas, 1, "all of it came at once");
+        let reply = burst(script, MESSAGES, with(as_messages(&body), json!({"stream": true}))).await;
+        same_blocks(&choice, &usage, &blocks::folded(&blocks::events(&reply)).0, &body);
+    }
+}
+
+#[tokio::test]
+async fn plain_text_streams_what_it_says_whole() {
+    let script = "one two three four";
+    let all = TEXT.tokenizer.encode(script, false).unwrap().len() as u64;
+    for (stop, left) in [("two three", "one "), ("e t", "on"), ("four five", "one two three four"), ("one", "")] {
+        let (text, finish, tokens) = texts_agree(script, json!({"stop": stop})).await;
+        assert_eq!((text.as_str(), &finish), (left, &json!("stop")), "{stop}");
+        assert!(if stop == "four five" { tokens == all + 1 } else { tokens <= all }, "{stop}: {tokens}");
+    }
+    for limit in 1..=all {
+        let (_, finish, tokens) = texts_agree(script, json!({"max_tokens": limit})).await;
+        assert_eq!((finish, tokens), (json!("length"), limit));
+    }
+    for text in ["東京都は日本の首都です", "👩‍👩‍👧👍🏽🏳️‍🌈", "e\u{301}a\u{308}\u{323}"]
+    {
+        assert_eq!(texts_agree(text, json!({})).await.0, text);
+    }
+}
+
+/// An executor whose steps are not done until a gate opens; the engine goes round meanwhile.
+struct Gated(Toy, Arc<AtomicBool>);
+
+impl Executor for Gated {
+    fn facts(&self) -> &ExecutorFacts {
+        self.0.facts()
+    }
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        self.0.submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        if self.1.load(Ordering::SeqCst) { self.0.poll(ticket) } else { Ok(None) }
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        self.0.copy_pages(kind, pages)
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_is_a_status_in_both_forms_of_every_protocol() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let toy = Gated(Toy::new(facts(VOCAB, 16, 64, 64), scripted("one")), gate.clone());
     let limits = Limits { context_tokens: Some(512), running: 1, ..Limits::default() };
     let service = Service::with_queue(Engine::new(toy, limits).unwrap(), 1).unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
-    let long = json!({"prompt": "A", "max_tokens": 3});
-    let ask = |app: &Arc<App>| {
-        let (app, body) = (app.clone(), long.clone());
-        tokio::spawn(async move { post(&app, TEXTS, body).await })
+    let ask = || {
+        let app = app.clone();
+        tokio::spawn(async move { post(&app, TEXTS, json!({"prompt": "A", "max_tokens": 3})).await.status })
     };
-    let running = ask(&app);
-    steps.recv().await.unwrap();
-    let waiting = ask(&app);
-    // Both are known to the engine once it has gone round.
-    while app.service.metrics().text("", "").lines().all(|l| l != "num_queue_reqs{model_name=\"\"} 1") {
-        permit.send(()).unwrap();
-        tokio::task::yield_now().await;
-        if running.is_finished() {
-            break;
+    // The second waits only if the first runs already.
+    let until = async |line: &str| {
+        while !app.service.metrics().text("", "").lines().any(|l| l == line) {
+            tokio::task::yield_now().await;
         }
-    }
-    if !running.is_finished() {
+    };
+    let running = ask();
+    until("num_running_reqs{model_name=\"\"} 1").await;
+    let waiting = ask();
+    until("num_queue_reqs{model_name=\"\"} 1").await;
+    let plain = json!({"prompt": "A", "max_tokens": 3});
+    for (path, body, kind) in [
+        (TEXTS, plain, "service_unavailable"),
+        (CHAT, chat_body(json!({})), "service_unavailable"),
+        (MESSAGES, blocks::body(json!({})), "overloaded_error"),
+    ] {
         for stream in [false, true] {
-            let reply = post(&app, TEXTS, with(long.clone(), json!({"stream": stream}))).await;
-            let body = reply.json();
-            assert_eq!((reply.status, &body["error"]["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("queue_full")));
-            assert_eq!(body["error"]["type"], "service_unavailable");
+            let request = Request::post(path).header("content-type", "application/json");
+            let body = with(body.clone(), json!({"stream": stream})).to_string();
+            let response = router(app.clone()).oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "{path}");
+            assert!(response.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+            let said = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            let error = serde_json::from_slice::<Value>(&said).unwrap()["error"].clone();
+            assert_eq!(error["type"], kind);
+            assert!(error["message"].as_str().unwrap().contains("queue is full"), "{error}");
         }
     }
-    drop(permit);
-    assert_eq!((running.await.unwrap().status, waiting.await.unwrap().status), (StatusCode::OK, StatusCode::OK));
+    gate.store(true, Ordering::SeqCst);
+    assert_eq!((running.await.unwrap(), waiting.await.unwrap()), (StatusCode::OK, StatusCode::OK));
+}
+
+/// Pieces of turns, right and wrong, in any order.
+fn turn() -> impl Strategy<Value = String> {
+    const PIECES: [&str; 24] = [
+        "<|channel|>analysis<|message|>",
+        "<|channel|>final<|message|>",
+        "<|end|><|start|>assistant",
+        "<|end|>",
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        OPENER,
+        " to=g<|channel|>analysis <|constrain|>xml<|message|>",
+        "<rfl:parameter name=\"s\">\n",
+        "<rfl:parameter name=\"n\">\n",
+        "\n</rfl:parameter>",
+        "\n",
+        "12",
+        "words ",
+        "END",
+        "EN",
+        "D",
+        " to=f",
+        "{\"a\"}",
+        "東京",
+        "👩‍👩‍👧",
+        "\"",
+        "<|",
+    ];
+    let piece = || (0..PIECES.len()).prop_map(|i| PIECES[i].to_owned());
+    let text = || proptest::collection::vec((12..PIECES.len()).prop_map(|i| PIECES[i]), 0..4).prop_map(|t| t.concat());
+    let call = (text(), "[0-9]{1,3}").prop_map(|(s, n)| {
+        let both = format!(
+            "<rfl:parameter name=\"s\">\n{s}\n</rfl:parameter>\n<rfl:parameter name=\"n\">\n{n}\n</rfl:parameter>"
+        );
+        format!("{OPENER}{both}<|end|><|start|>assistant")
+    });
+    let proper =
+        (text(), proptest::collection::vec(call, 0..3), proptest::option::of(text())).prop_map(|(a, calls, b)| {
+            let answer = b.map_or(String::new(), |b| format!("<|channel|>final<|message|>{b}"));
+            format!("<|channel|>analysis<|message|>{a}<|end|><|start|>assistant{}{answer}", calls.concat())
+        });
+    prop_oneof![2 => proper, 1 => proptest::collection::vec(piece(), 1..10).prop_map(|pieces| pieces.concat())]
+}
+
+#[test]
+fn whatever_a_turn_says_every_form_says_the_same() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let script = Arc::new(std::sync::Mutex::new(String::new()));
+    let read = script.clone();
+    let app = app_with(Box::new(move |history| {
+        let script = read.lock().unwrap().clone();
+        scripted(&script)(history)
+    }));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(11),
+        ..ProptestConfig::with_cases(96)
+    });
+    let stops = proptest::option::of(prop_oneof![Just("END"), Just("D"), Just("\n</rfl"), Just("s 1"), Just("京")]);
+    runner
+        .run(&(turn(), stops, any::<bool>()), |(text, stop, with_tools)| {
+            *script.lock().unwrap() = text.clone();
+            let tools = if with_tools { tools() } else { json!([]) };
+            let body = chat_body(json!({"temperature": 0, "tools": tools, "stop": stop, "max_tokens": 300}));
+            runtime.block_on(same(&app, body));
+            Ok(())
+        })
+        .unwrap();
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The formats of strings that a schema can name, as expressions over the raw text.
 
+use serde_json::Value;
+
 /// An octet of an IPv4 address.
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
 /// A label of a host name.
@@ -26,13 +28,33 @@ pub(crate) fn format(name: &str) -> Option<String> {
     })
 }
 
-/// A day of the calendar, leap years and all.
+/// A schema whose dates and times are expressions: llguidance's own take the 29th of February of every year.
+pub(crate) fn with_dates(schema: &mut Value) {
+    match schema {
+        Value::Array(members) => members.iter_mut().for_each(with_dates),
+        Value::Object(map) => {
+            let name = map.get("format").and_then(Value::as_str);
+            let regex = name.filter(|name| ["date", "date-time", "time"].contains(name)).and_then(format);
+            if let (Some(regex), false) = (regex, map.contains_key("pattern")) {
+                map.remove("format");
+                map.insert("pattern".to_owned(), Value::from(format!("^(?:{regex})$")));
+            }
+            let values = ["const", "enum", "default", "example", "examples"];
+            let members = map.iter_mut().filter(|(key, _)| !values.contains(&key.as_str()));
+            members.for_each(|(_, member)| with_dates(member));
+        }
+        _ => {}
+    }
+}
+
+/// A day of the calendar, leap years and all, from the year 1 on.
 fn date() -> String {
     let long = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])";
     let short = "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)";
     let february = "02-(?:0[1-9]|1[0-9]|2[0-8])";
-    let fourth = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";
-    format!("(?:[0-9]{{4}}-(?:{long}|{short}|{february})|{fourth}-02-29)")
+    let fourth = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)";
+    let year = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])";
+    format!("(?:{year}-(?:{long}|{short}|{february})|{fourth}-02-29)")
 }
 
 /// A time of the day with its zone.

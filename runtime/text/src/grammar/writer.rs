@@ -1,6 +1,7 @@
 //! Writes the Lark text that llguidance compiles: rules, terminals, and pieces of text in which control tokens stand by id.
 
 use super::GrammarError;
+use super::formats::with_dates;
 use super::tokens::Vocabulary;
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
@@ -140,7 +141,9 @@ impl Writer {
         };
         let options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});
         schema.insert("x-guidance".to_owned(), options);
-        self.rule(&format!("%json {}", Value::Object(schema)))
+        let mut schema = Value::Object(schema);
+        with_dates(&mut schema);
+        self.rule(&format!("%json {schema}"))
     }
 }
 
