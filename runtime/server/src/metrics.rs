@@ -319,4 +319,22 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
     }
+
+    /// Every name that the dashboard asks for is on the page.
+    #[test]
+    fn the_dashboard_knows_the_names() {
+        let page = Metrics::default().text("beam_run_", "m");
+        let known: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../docs/dashboard.json")).unwrap();
+        let mut asked = 0;
+        for target in dashboard["panels"].as_array().unwrap().iter().flat_map(|p| p["targets"].as_array().unwrap()) {
+            let text = target["expr"].as_str().unwrap();
+            for name in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| w.starts_with("beam_run_")) {
+                let name = name.strip_suffix("_bucket").unwrap_or(name);
+                assert!(known.contains(&name), "{name}");
+                asked += 1;
+            }
+        }
+        assert!(asked > 20, "{asked}");
+    }
 }
