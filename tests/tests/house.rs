@@ -27,27 +27,34 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// The borders where `unsafe` may stand.
 const UNSAFE_FILES: &[&str] = &["runtime/device/src/checkpoint/mmap.rs"];
 
-/// Words of specs that are also words of the field, so their presence in Rust means nothing.
+/// Words of disk names, imports and kinds that say nothing of a model where they stand in Rust.
 const COMMON_WORDS: &[&str] = &[
+    // Words of the spec language and of its IR.
     "act",
     "all",
+    "default",
+    "dtype",
+    "experts",
+    "false",
+    "gate",
+    "layers",
+    "model",
+    "norm",
+    "null",
+    "silu",
+    "sinks",
+    "strip",
+    "true",
+    "type",
+    "weight",
+    // Words of the field: what any tensor program has.
     "architectures",
     "bias",
     "dense",
-    "dtype",
-    "experts",
     "factor",
-    "gate",
-    "layers",
-    "mlp",
-    "model",
-    "norm",
-    "self_attn",
-    "sparse",
-    "type",
-    "weight",
     "full",
     "sliding",
+    "sparse",
 ];
 
 /// Keys of files that every Hugging Face checkpoint has beside its config, with the one place that reads them.
@@ -175,22 +182,6 @@ fn model_words() -> BTreeMap<String, String> {
         for text in texts {
             text.split(|c: char| !c.is_alphanumeric() && c != '_').for_each(|w| add(w, &path));
         }
-    }
-    for generic in [
-        "default",
-        "false",
-        "true",
-        "null",
-        "silu",
-        "strip",
-        "expert_ffn",
-        "_attention",
-        "type",
-        "bias",
-        "factor",
-        "sinks",
-    ] {
-        words.remove(generic);
     }
     words
 }

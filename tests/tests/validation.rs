@@ -57,7 +57,15 @@ fn every_pass_keeps_the_full_model() {
         assert!(found.holds(), "{found:?}");
         assert!(found.values > 10_000 && found.not_finite == 0, "{found:?}");
         assert_eq!(found.passes.len(), PASSES.len());
-        assert!(found.passes.iter().all(|p| p.values == found.values));
+        // What leaves every operation as it was has nothing to compare; everything else is compared whole.
+        let idle = |p: &passes::validate::Validated| p.verdict == Verdict::Unchanged;
+        assert!(found.passes.iter().all(|p| p.values == if idle(p) { 0 } else { found.values }), "{found:?}");
+        let unchanged: Vec<&str> = found.passes.iter().filter(|p| idle(p)).map(|p| p.pass.name).collect();
+        let may_be = |name: &&str| {
+            let on_mesh = ["shard", "rank round", "wire bf16"].contains(name);
+            on_mesh || ["canonicalise", "pack projections", "attach", "fuse rows", "choose layouts"].contains(name)
+        };
+        assert!(unchanged.iter().all(|name| may_be(&name)) && unchanged.contains(&"choose layouts"), "{unchanged:?}");
     }
 }
 
@@ -86,6 +94,18 @@ fn forgetful(module: &Module, _: &mut Vec<Note>) -> Result<Module, PassError> {
     Ok(forgotten.map_or_else(|| module.clone(), |m| m.module))
 }
 
+/// A pass that moves a weight's index by one layer, where the spec says which.
+fn lossy(module: &Module, _: &mut Vec<Note>) -> Result<Module, PassError> {
+    let found = mutants::all(module).into_iter().find(|m| m.kind == "index");
+    Ok(found.expect("a layer index").module)
+}
+
+/// A pass that takes logarithms of what may be below -1.
+fn spoiling(module: &Module, _: &mut Vec<Note>) -> Result<Module, PassError> {
+    let sigmoid = |op: &ir::Op| matches!(op, ir::Op::Unary(ir::Unary::Sigmoid));
+    Ok(mutants::replaced(module, &sigmoid, &ir::Op::Unary(ir::Unary::Log1p)))
+}
+
 /// A refinement that fixes an order which was not open.
 fn overreaching(module: &Module, _: &Compile<'_>) -> Result<Refined, PassError> {
     let found = mutants::all(module).into_iter().find(|m| m.kind == "order" && m.name.contains("Fold to"));
@@ -112,12 +132,50 @@ fn a_pass_that_breaks_its_word_is_named_with_the_value_and_the_place() {
     let found = validate_passes(&model, &Compile::one_device(&target), 1, &[PASSES[0], relaxed]).expect("runs");
     assert!(matches!(found.passes[1].verdict, Verdict::Measured { moved: 1.., .. }), "{found:?}");
 
+    // A relaxation that does more than round and reorder is named as well, however small its change.
+    let relaxes = |run| Pass { info: info("relax", Kind::Relaxed("more")), run: Run::Graph(run) };
+    for (run, why) in [(lossy as fn(&Module, &mut Vec<Note>) -> _, "numbers that add exactly"), (spoiling, "infinite")]
+    {
+        let passes = [PASSES[0], relaxes(run)];
+        let found = validate_passes(&model, &Compile::one_device(&target), 1, &passes).expect("runs");
+        let shown = match &found.passes[1].verdict {
+            Verdict::Differs(difference) => difference.to_string(),
+            Verdict::Stopped(why) => why.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert!(shown.contains(why), "{shown}");
+    }
+
     // What sums do in the last bits is lost where everything rounds to bf16.
     let target = Target::load("cpu-f32").expect("a target");
     let model = small_model("beam.toml", &target).model;
     let overreach = Pass { info: info("overreach", Kind::Refines("sums")), run: Run::Refine(overreaching) };
     let found = validate_passes(&model, &Compile::one_device(&target), 1, &[PASSES[0], overreach]).expect("runs");
     assert!(!found.passes[1].verdict.holds(), "{found:?}");
+}
+
+/// A pass that keeps the largest of what a row's picks give, on every rank alike, where all were added.
+fn selective(module: &Module, _: &mut Vec<Note>) -> Result<Module, PassError> {
+    let sum = |op: &ir::Op| matches!(op, ir::Op::Reduce { op: ir::ReduceOp::Sum, axis, .. } if axis == "picked");
+    let largest = ir::Op::Reduce { op: ir::ReduceOp::Max, axis: "picked".to_owned(), order: ir::Order::Any };
+    Ok(mutants::replaced(module, &sum, &largest))
+}
+
+#[test]
+fn a_relaxation_that_loses_terms_on_every_rank_alike_is_named() {
+    let mut target = Target::load("cpu").expect("a target");
+    target.relaxations = vec!["rank-round".to_owned()];
+    let on = ir::Mesh::parse("tp=2").expect("a mesh");
+    let model = small_model_on("beam.toml", &target, &on, Some("library"), None).model;
+    let compile = Compile { target: &target, mesh: &on, exact: false };
+    let info = PassInfo { name: "lose", level: Level::Sharded, kind: Kind::Relaxed("lose"), why: "a test" };
+    let graphs = PASSES.iter().take_while(|p| p.info.name != "wire bf16").copied();
+    let passes: Vec<Pass> = graphs.chain([Pass { info, run: Run::Graph(selective) }]).collect();
+    let found = validate_passes(&model, &compile, 1, &passes).expect("runs");
+    let [.., rounds, loses] = found.passes.as_slice() else { panic!("{found:?}") };
+    assert!(matches!(rounds.verdict, Verdict::Measured { moved: 1.., .. }), "{rounds:?}");
+    let Verdict::Differs(difference) = &loses.verdict else { panic!("{loses:?}") };
+    assert!(difference.compared.starts_with("without roundings"), "{difference}");
 }
 
 /// Mutants that leave every bit, and why no run could tell.
@@ -194,31 +252,77 @@ fn mutants_of_the_full_model_are_found() {
 /// A share of mutants that may leave every bit, in percent.
 const MOST_EQUIVALENT_PERCENT: usize = 3;
 
+/// A mesh, how expert outputs are combined, and placements in place of the spec's.
+type OnMesh = (&'static str, &'static str, &'static [(&'static str, &'static [&'static str])]);
+
+/// Rows over `dp`, and weights over it too, so that ranks exchange rows.
+const ROWS: &[(&str, &[&str])] = &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("experts", &["dp", "ep"])];
+
+/// Orders of sums over ranks that leave every bit, and why.
+const ONE_ORDER: &[(&str, &str)] = &[
+    ("first %18 x: sum over ranks, ", "one rank has the row, the others -0"),
+    ("tp=2,ep=2 engine sliding.sparse %115 towards sparse.y: ", "two of four ranks have the expert, the others -0"),
+    ("tp=2,ep=2 engine full.sparse %97 towards sparse.y: ", "two of four ranks have the expert, the others -0"),
+];
+
 #[test]
-fn exchanges_left_out_are_found() {
+fn wrong_exchanges_are_found() {
     let target = Target::load("cpu").expect("a target");
-    let (mut count, mut survive) = (0, Vec::new());
-    for (mesh, combine) in [("tp=2", "single"), ("ep=2", "library"), ("tp=2,ep=2", "engine"), ("tp=2,ep=2", "single")] {
+    let cases: [OnMesh; 6] = [
+        ("tp=2", "single", &[]),
+        ("ep=2", "library", &[]),
+        ("tp=2,ep=2", "engine", &[]),
+        ("tp=2,ep=2", "single", &[]),
+        ("dp=2,tp=4", "single", ROWS),
+        ("dp=2,tp=2", "library", ROWS),
+    ];
+    // By kind: found by bits, by a verifier or a run that stops, and those that survive.
+    let mut table: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+    let mut survive = Vec::new();
+    for (mesh, combine, shard) in cases {
         let on = ir::Mesh::parse(mesh).expect("a mesh");
-        let model = small_model_on("beam.toml", &target, &on, Some(combine), Some(ir::DType::F32)).model;
+        let mut model = small_model_on("beam.toml", &target, &on, Some(combine), Some(ir::DType::F32)).model;
+        for (axis, over) in shard {
+            model.facts.shard.insert((*axis).to_owned(), over.iter().map(|a| (*a).to_owned()).collect());
+        }
         let compile = Compile { target: &target, mesh: &on, exact: true };
-        let module = passes::refine(&passes::to_module(&model).expect("graphs"), &compile).expect("a sharded level");
-        let trials = Trial::all(&model, &module, 1).expect("trials");
+        let flat = passes::to_module(&model).expect("graphs");
+        let module = passes::refine(&flat, &compile).expect("a sharded level");
+        let trials = Trial::all(&model, &flat, 1).expect("trials");
         let truth: Vec<Record> = trials.iter().map(|t| t.record(Program::Module(&module)).expect("runs")).collect();
-        for mutant in mutants::skipped_exchanges(&module) {
-            count += 1;
-            ir::verify_module(&mutant.module).unwrap_or_else(|e| panic!("{mesh} {}: {e:?}", mutant.name));
-            // Ranks that do not agree about what they share are found as well.
+        for mutant in mutants::exchanges(&module) {
+            let verified = ir::verify_module(&mutant.module).is_ok();
             let program = Program::Module(&mutant.module);
-            let same = trials.iter().zip(&truth).all(|(t, record)| t.agrees(program, record).unwrap_or(false));
-            if same {
-                survive.push(format!("{mesh} {combine} {}", mutant.name));
+            // Ranks that do not agree about what they share are found as well.
+            let run = |(t, record): (&Trial, &Record)| t.agrees(program, record);
+            let fates = || trials.iter().zip(&truth).map(run).collect::<Result<Vec<bool>, _>>();
+            let fate = match verified.then(fates) {
+                Some(Ok(same)) if same.iter().all(|same| *same) => Fate::Survives,
+                Some(Ok(_)) => Fate::Differs,
+                Some(Err(_)) | None => Fate::Refused,
+            };
+            table.entry(mutant.kind).or_default()[fate as usize] += 1;
+            if fate == Fate::Survives {
+                let name = format!("{mesh} {combine} {}", mutant.name);
+                match ONE_ORDER.iter().find(|(part, _)| mutant.kind == "order" && name.contains(part)) {
+                    Some((_, why)) => println!("survives: {name}, {why}"),
+                    None => survive.push(name),
+                }
+            }
+            // A probe sees all that is no order, and no order. A sum taken twice is a factor of all, which a norm behind it takes
+            // out but for what guards its root, and that is too small beside a probe's numbers.
+            if fate == Fate::Differs && !mutant.name.ends_with("taken twice") {
+                let seen = passes::validate::probed(&model.facts, &module, &mutant.module, &trials);
+                assert_eq!(seen != Ok(None), mutant.kind != "order", "{mesh} {combine} {}: {seen:?}", mutant.name);
             }
         }
     }
-    println!("{count} exchanges left out, {} survive", survive.len());
+    for (kind, [differs, refused, survives]) in &table {
+        println!("{kind:10} bits differ {differs:4}, refused {refused:3}, survive {survives:3}");
+    }
     assert!(survive.is_empty(), "{survive:#?}");
-    assert!(count > 20, "{count}");
+    let total: usize = table.values().flatten().sum();
+    assert!(total > 100 && table.contains_key("order"), "{table:?}");
 }
 
 #[test]

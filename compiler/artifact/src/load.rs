@@ -224,30 +224,13 @@ fn check_facts(manifest: &Manifest, facts: &ir::Facts) -> Result<(), LoadError> 
     if manifest.model != facts.name {
         return differs("model", format!("`{}`", manifest.model), format!("`{}`", facts.name));
     }
-    let parameters = parameters(facts);
-    if parameters != Some(manifest.parameters) {
-        let other = parameters.map_or_else(|| "more than can be counted".to_owned(), |n| n.to_string());
-        return differs("parameters", manifest.parameters.to_string(), other);
+    if facts.parameters() != manifest.parameters {
+        return differs("parameters", manifest.parameters.to_string(), facts.parameters().to_string());
     }
     if !manifest.options.iter().eq(&facts.options) {
         return differs("options", format!("{:?}", manifest.options), format!("{:?}", facts.options));
     }
     Ok(())
-}
-
-/// [`ir::Facts::parameters`] for facts that nobody vouches for; `None` if the number is too large.
-fn parameters(facts: &ir::Facts) -> Option<u64> {
-    facts.weights.iter().try_fold(0u64, |sum, weight| {
-        let copies = match weight.scope {
-            ir::Scope::Model => 1,
-            ir::Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).count() as u64,
-        };
-        let elements = weight.axes.iter().flatten().try_fold(1u64, |n, axis| match axis.extent {
-            ir::Extent::Fixed(len) => n.checked_mul(len),
-            ir::Extent::Rows => Some(n),
-        });
-        sum.checked_add(copies.checked_mul(elements?)?)
-    })
 }
 
 fn verified_kernels(kernels: &ir::KernelModule) -> Result<(), LoadError> {

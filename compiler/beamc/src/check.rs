@@ -13,10 +13,10 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
         None => Choices::default(),
     };
     let (model, checked) = input::model(&args.spec, &choices, args.json)?;
-    let module = passes::to_module(&model).map_err(|e| input::pass_failure(&e, &checked))?;
+    let lowered = passes::lower(&model).map_err(|e| input::pass_failure(&e, &checked))?;
     let parameters = model.facts.parameters();
     let mut classes: IndexMap<String, usize> = IndexMap::new();
-    for entry in &module.entries {
+    for entry in &lowered.module.entries {
         for instance in &entry.instances {
             *classes.entry(entry.classes[instance.class].name.clone()).or_default() += 1;
         }
@@ -30,6 +30,7 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
             "layers": model.facts.layers(),
             "classes": classes,
             "options": model.facts.options,
+            "notes": input::notes_json(&lowered.notes),
             "diagnostics": spec::render_json(&checked.diagnostics, &checked.sources),
         });
         return Ok(format!("{json:#}\n"));
@@ -37,13 +38,14 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let listed: Vec<String> = classes.iter().map(|(name, n)| format!("{name} × {n}")).collect();
     let options: Vec<String> = model.facts.options.iter().map(|(k, v)| format!("{k} = {v}")).collect();
     Ok(format!(
-        "{}: {} parameters in {} layers\nlayer classes: {}\nact = {}; options: {}\n",
+        "{}: {} parameters in {} layers\nlayer classes: {}\nact = {}; options: {}\n{}",
         model.facts.name,
         grouped(parameters),
         model.facts.layers(),
         listed.join(", "),
         model.facts.act,
         if options.is_empty() { "none".to_owned() } else { options.join(", ") },
+        input::notes(&lowered.notes),
     ))
 }
 

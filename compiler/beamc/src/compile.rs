@@ -25,7 +25,8 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
     }
     portable_file_names(&mut job.model.facts.files);
     let stages = Stages::compile(job.model.clone(), &job.compile());
-    let stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+    let mut stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+    let notes = std::mem::take(&mut stages.notes);
     let (artifact, texts) = build(stages, &job.target)?;
     let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure {
         exit: OUTPUT,
@@ -37,6 +38,7 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
             "ok": true,
             "artifact": args.output.display().to_string(),
             "manifest": manifest,
+            "notes": input::notes_json(&notes),
             "report": artifact.report,
         });
         return Ok(format!("{json:#}\n"));
@@ -56,7 +58,7 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
             "it is for reading only: {count} kernels for {arch} are not in this build; `beamc report` lists them\n"
         );
     }
-    Ok(out)
+    Ok(out + &input::notes(&notes))
 }
 
 /// The artifact with its readable texts.
@@ -69,7 +71,7 @@ fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, Stri
     let recipes = artifact::recipes(&stages.kernels.facts);
     let placed = artifact::weight_memory(&stages.kernels, &recipes);
     let memory = placed.and_then(|memory| memory.check(&recipes).map(|()| memory)).map_err(|fact| {
-        Failure::input("C0008", fact).help("this is a defect of the compiler: report it together with the spec")
+        Failure::defect("C0008", fact).help("this is a defect of the compiler: report it together with the spec")
     })?;
     let mut texts = vec![
         (artifact::IR_MODEL.to_owned(), stages.text(Stage::Model, true)),

@@ -10,6 +10,8 @@ pub const INPUT: u8 = 1;
 pub const NOT_IN_THIS_BUILD: u8 = 3;
 /// The output could not be written.
 pub const OUTPUT: u8 = 4;
+/// The compiler is at fault, not what it was given.
+pub const DEFECT: u8 = 6;
 
 /// A command's end without its result.
 #[derive(Debug)]
@@ -26,6 +28,11 @@ impl Failure {
     /// The input is at fault; `code` is known to `beamc explain`.
     pub fn input(code: &str, message: impl Display) -> Self {
         Failure { exit: INPUT, text: format!("error[{code}]: {message}\n"), json: None }
+    }
+
+    /// The compiler is at fault.
+    pub fn defect(code: &str, message: impl Display) -> Self {
+        Failure { exit: DEFECT, text: format!("error[{code}]: {message}\n"), json: None }
     }
 
     /// The output could not be written.

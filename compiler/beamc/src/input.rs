@@ -1,9 +1,9 @@
 //! From the command line to a model: target, mesh, choices, spec, diagnostics.
 
 use crate::args::SpecArgs;
-use crate::failure::{Failure, INPUT};
+use crate::failure::{DEFECT, Failure, INPUT};
 use ir::{Mesh, Model};
-use passes::Compile;
+use passes::{Compile, Note};
 use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -145,6 +145,17 @@ fn offered(model: &Model, options: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What passes left undone, a line each; the result is right without it.
+pub fn notes(notes: &[Note]) -> String {
+    notes.iter().map(|n| format!("note: {} left `{}` as it was: {}\n", n.pass, n.entry, n.message)).collect()
+}
+
+/// The same for programs.
+pub fn notes_json(notes: &[Note]) -> serde_json::Value {
+    let list = notes.iter().map(|n| serde_json::json!({ "pass": n.pass, "entry": n.entry, "message": n.message }));
+    list.collect()
+}
+
 /// An error of a pass, at its place in the spec if it has one.
 pub fn pass_failure(error: &passes::PassError, checked: &Checked) -> Failure {
     let primary = error.span.map(|span| Label { span, text: "this is meant".to_owned() });
@@ -157,5 +168,6 @@ pub fn pass_failure(error: &passes::PassError, checked: &Checked) -> Failure {
         help: Some(error.help.clone()),
         fix: None,
     };
-    Failure::finding(finding, &checked.sources, true)
+    let failure = Failure::finding(finding, &checked.sources, true);
+    if error.is_defect() { Failure { exit: DEFECT, ..failure } } else { failure }
 }

@@ -1,11 +1,11 @@
 //! `beamc verify`, and `compile --check`: every pass interpreted before and after, on a small model of the same text.
 
 use crate::args::{SpecArgs, VerifyArgs};
-use crate::failure::{Failure, INPUT};
+use crate::failure::{DEFECT, Failure};
 use crate::input::{self, Job};
 use ir::{DType, Mesh};
 use passes::validate::{Difference, Shrunk, Small, Validated, Verdict};
-use passes::{Compile, Kind, Validation};
+use passes::{Compile, Kind, PassError, Validation};
 use serde_json::{Value, json};
 use spec::{Choices, Library};
 use std::path::Path;
@@ -43,7 +43,7 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
     let json = outcome.json();
     if !outcome.holds() {
         let text = format!("{}{}", outcome.table(), outcome.complaint());
-        return Err(Failure { exit: INPUT, text, json: args.json.then_some(json) });
+        return Err(Failure { exit: DEFECT, text, json: args.json.then_some(json) });
     }
     Ok(if args.json { format!("{json:#}\n") } else { outcome.table() })
 }
@@ -54,7 +54,8 @@ fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Fail
     for mesh in meshes(&first.model.facts) {
         let (spec, options) = (&args.spec.spec, &args.spec.option);
         let job = input::job_on(spec, &first.target, mesh.clone(), options, args.exact, args.json)?;
-        if let Err(e) = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile())) {
+        let refined = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile()));
+        if let Some(e) = refined.err().filter(PassError::cannot_lie) {
             text += &format!("{} on {mesh}: not possible, {}\n\n", job.model.facts.name, e.message);
             list.push(json!({ "ok": true, "mesh": mesh, "not_possible": e.message }));
             continue;
@@ -69,7 +70,7 @@ fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Fail
     }
     let json = json!({ "ok": holds, "meshes": list });
     if !holds {
-        return Err(Failure { exit: INPUT, text, json: args.json.then_some(json) });
+        return Err(Failure { exit: DEFECT, text, json: args.json.then_some(json) });
     }
     Ok(if args.json { format!("{json:#}\n") } else { text })
 }
@@ -104,7 +105,7 @@ pub fn check(args: &SpecArgs, job: &Job, json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!("{}{}", outcome.table(), outcome.complaint());
-    Err(Failure { exit: INPUT, text, json: json.then(|| outcome.json()) })
+    Err(Failure { exit: DEFECT, text, json: json.then(|| outcome.json()) })
 }
 
 fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Failure> {
@@ -239,6 +240,7 @@ impl Outcome<'_> {
 
     fn pass_json(&self, p: &Validated) -> Value {
         let (verdict, detail) = match &p.verdict {
+            Verdict::Unchanged => ("unchanged", Value::Null),
             Verdict::Equal => ("equal", Value::Null),
             Verdict::Refined { moved } => ("refined", json!({ "moved": moved })),
             Verdict::Measured { moved, median, largest } => {
@@ -283,6 +285,7 @@ fn kind(kind: Kind) -> String {
 /// A verdict as a cell of the table.
 fn word(verdict: &Verdict) -> String {
     match verdict {
+        Verdict::Unchanged => "unchanged".to_owned(),
         Verdict::Equal => "equal".to_owned(),
         Verdict::Refined { moved } => format!("equal, {moved} moved"),
         Verdict::Measured { moved: 0, .. } => "nothing moved".to_owned(),

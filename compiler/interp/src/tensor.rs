@@ -107,11 +107,6 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements alone.
-    pub fn into_data(self) -> Data {
-        self.data
-    }
-
     /// The elements of an f32 or bf16 tensor.
     pub fn floats(&self) -> Option<&[f32]> {
         match &self.data {

@@ -24,6 +24,7 @@ fn any_axis_can_be_reduced() {
 fn the_order_of_a_sum_is_the_one_named() {
     let x = "f32[a = 9] 1e8 1 1 1 -1e8 1 1 1 0.5";
     assert_eq!(op(reduce(ReduceOp::Sum, "a", Order::Serial), &[x], "f32[]"), "f32[] 3.5");
+    assert!(op(reduce(ReduceOp::Sum, "a", Order::Fused), &[x], "f32[]").contains("reduce C4"));
     assert_eq!(op(reduce(ReduceOp::Sum, "a", Order::Any), &[x], "f32[]"), "f32[] 6.5");
     let parts: Vec<f32> = vec![1e8, 1.0, 1.0, 1.0, -1e8, 1.0, 1.0, 1.0, 0.5];
     let fold = format!("f32[] {}", numerics::fold_sum(&parts));

@@ -324,7 +324,7 @@ fn window(graph: &Graph, read: ValueId, rows: &[String]) -> Result<u64, String> 
 }
 
 /// The slice that a cut of a core's result begins with: axis, start, length.
-fn first_slice(graph: &Graph, mut id: ValueId) -> Option<(String, u64, u64)> {
+pub(crate) fn first_slice(graph: &Graph, mut id: ValueId) -> Option<(String, u64, u64)> {
     let mut found = None;
     loop {
         let Some(of) = graph.operands(id).first().copied() else { return found };

@@ -4,6 +4,9 @@ use crate::{Axis, DType, Extent, Scope, Span, TensorType};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+/// Most parameters of a model: far above any, and their bytes still fit 64 bits.
+pub const MOST_PARAMETERS: u64 = 1 << 60;
+
 /// The kind of one layer in every column of the schedule, for example `attn → sliding, mlp → dense`.
 pub type LayerKinds = IndexMap<String, String>;
 
@@ -61,7 +64,7 @@ impl Facts {
         weight.when.as_ref().is_none_or(|w| self.schedule[layer].get(&w.column) == Some(&w.kind))
     }
 
-    /// Parameters of the whole model: every weight, once per layer that has it.
+    /// Parameters of the whole model: every weight, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
     pub fn parameters(&self) -> u64 {
         self.weights
             .iter()
@@ -70,9 +73,9 @@ impl Facts {
                     Scope::Model => 1,
                     Scope::Layer => (0..self.layers()).filter(|l| self.layer_has(*l, w)).count() as u64,
                 };
-                copies * w.elements()
+                copies.saturating_mul(w.elements())
             })
-            .sum()
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -118,14 +121,6 @@ impl Weight {
     pub fn elements(&self) -> u64 {
         self.ty().fixed_elements()
     }
-
-    /// Lengths of the disk dimensions.
-    pub fn disk_shape(&self) -> Vec<u64> {
-        self.axes
-            .iter()
-            .map(|group| group.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product())
-            .collect()
-    }
 }
 
 /// One way a weight may lie in a checkpoint.
@@ -155,6 +150,19 @@ pub struct KvKind {
     pub v: Vec<Axis>,
     /// How many positions a query sees, its own included; `None` for all.
     pub window: Option<u64>,
+}
+
+impl KvKind {
+    /// Heads and elements per head of a cached row with these axes; the last axis is the head's.
+    pub fn row_shape(axes: &[Axis]) -> Option<(u64, u64)> {
+        let length = |axis: &Axis| match axis.extent {
+            Extent::Fixed(n) => Some(n),
+            Extent::Rows => None,
+        };
+        let (last, heads) = axes.split_last()?;
+        let heads = heads.iter().try_fold(1u64, |n, axis| n.checked_mul(length(axis)?))?;
+        Some((heads, length(last)?))
+    }
 }
 
 /// Facts for the server, carried from the checkpoint's configuration. The compiler does not interpret them.

@@ -37,7 +37,7 @@ pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
 pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
-pub use facts::{DiskForm, Facts, KvKind, LayerKinds, RuntimeFacts, Weight, When};
+pub use facts::{DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
 pub use mesh::{Mesh, MeshError};
@@ -45,7 +45,7 @@ pub use model::{Block, Model};
 pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
 pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
-pub use sharding::{Placed, PlacedWeight, Placement, Sharding};
+pub use sharding::{PlacedWeight, Placement, Sharding};
 pub use text::{
     ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,
 };

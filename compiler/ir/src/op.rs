@@ -130,6 +130,8 @@ pub enum Order {
     Fold,
     /// Ascending index, one running total. Over ranks: ascending rank.
     Serial,
+    /// As `Serial`, of products only: none is rounded before it is added, so a term costs one fused operation and one rounding.
+    Fused,
     /// The index is cut into equal contiguous parts; each is summed in the inner order, and the results are added by
     /// ascending part. What a sum over ranks of local sums amounts to.
     Split {
@@ -148,8 +150,17 @@ impl Order {
     pub fn is_open(&self) -> bool {
         match self {
             Order::Any => true,
-            Order::Fold | Order::Serial => false,
+            Order::Fold | Order::Serial | Order::Fused => false,
             Order::Split { inner, .. } => inner.is_open(),
+        }
+    }
+
+    /// Whether the order has a meaning for products only.
+    pub fn is_of_products(&self) -> bool {
+        match self {
+            Order::Fused => true,
+            Order::Any | Order::Fold | Order::Serial => false,
+            Order::Split { inner, .. } => inner.is_of_products(),
         }
     }
 
@@ -157,7 +168,7 @@ impl Order {
     pub fn closed(&self, to: &Order) -> Order {
         match self {
             Order::Any => to.clone(),
-            Order::Fold | Order::Serial => self.clone(),
+            Order::Fold | Order::Serial | Order::Fused => self.clone(),
             Order::Split { parts, inner } => Order::Split { parts: *parts, inner: Box::new(inner.closed(to)) },
         }
     }
@@ -169,6 +180,7 @@ impl fmt::Display for Order {
             Order::Any => f.write_str("any"),
             Order::Fold => f.write_str("fold"),
             Order::Serial => f.write_str("serial"),
+            Order::Fused => f.write_str("fused"),
             Order::Split { parts, inner } => write!(f, "split {parts} {inner}"),
         }
     }
@@ -223,6 +235,16 @@ pub enum WeightRef {
 }
 
 impl WeightRef {
+    /// The weights of the model or of a layer that it stands for: what the first graph reads of the first layer is the
+    /// layer's, the successor's is the layer's or the model's. A packed one stays whole.
+    pub fn owners(&self) -> Vec<WeightRef> {
+        match self {
+            WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
+            WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
+            other => vec![other.clone()],
+        }
+    }
+
     /// The weights that are read: the parts of a packed one, otherwise the weight itself.
     pub fn parts(&self) -> &[WeightRef] {
         match self {

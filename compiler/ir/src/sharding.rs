@@ -18,17 +18,6 @@ pub struct PlacedWeight {
     pub axes: Placement,
 }
 
-/// A result of an entry that is not whole on every rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placed {
-    /// Entry.
-    pub entry: String,
-    /// Result.
-    pub result: String,
-    /// Where its axes lie.
-    pub axes: Placement,
-}
-
 /// Placement of a whole model on a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharding {
@@ -38,10 +27,8 @@ pub struct Sharding {
     pub weights: Vec<PlacedWeight>,
     /// Axes of cached rows, per cache kind that is spread.
     pub kv: IndexMap<String, Placement>,
-    /// Row axes: whose ranks' steps bring which rows.
+    /// Row axes: whose ranks' steps bring which rows. Results of entries are whole on every rank, rows apart.
     pub rows: Placement,
-    /// Results of entries that are spread.
-    pub results: Vec<Placed>,
 }
 
 impl Sharding {

@@ -73,9 +73,11 @@ impl TensorType {
         self.axes.iter().position(|a| a.name == name)
     }
 
-    /// Product of the fixed extents: elements per combination of row indices.
+    /// Product of the fixed extents: elements per combination of row indices; the largest number where 64 bits do not
+    /// suffice, which no verified weight or value comes near.
     pub fn fixed_elements(&self) -> u64 {
-        self.axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product()
+        let lengths = self.axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 });
+        lengths.fold(1, u64::saturating_mul)
     }
 
     /// Names of the row axes, outermost first.

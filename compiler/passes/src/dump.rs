@@ -1,6 +1,6 @@
 //! Any level of a compilation as text, for `beamc dump`.
 
-use crate::{Compile, PassError, lower, plan, refine, to_kernels};
+use crate::{Compile, Lowered, Note, PassError, lower, plan, refine, to_kernels};
 use ir::{KernelModule, Model, Module, Plan};
 use std::str::FromStr;
 
@@ -47,16 +47,18 @@ pub struct Stages {
     pub kernels: KernelModule,
     /// Plan.
     pub plan: Plan,
+    /// What passes left undone, and why.
+    pub notes: Vec<Note>,
 }
 
 impl Stages {
     /// Compiles a model for a target and a mesh and keeps every level.
     pub fn compile(model: Model, compile: &Compile<'_>) -> Result<Stages, PassError> {
-        let graph = lower(&model)?.module;
+        let Lowered { module: graph, notes } = lower(&model)?;
         let module = refine(&graph, compile)?;
         let kernels = to_kernels(&module, compile)?;
         let plan = plan(&kernels, compile)?;
-        Ok(Stages { model, graph, module, kernels, plan })
+        Ok(Stages { model, graph, module, kernels, plan, notes })
     }
 
     /// One level as text; `spans` adds the places in the spec as comments.

@@ -16,6 +16,18 @@ pub struct PassError {
     pub span: Option<Span>,
 }
 
+impl PassError {
+    /// Whether the model cannot lie on the mesh that was asked for, which is nobody's fault.
+    pub fn cannot_lie(&self) -> bool {
+        ["P0501", "P0502", "P0503", "P0504", "P0505"].contains(&self.code)
+    }
+
+    /// Whether the compiler is at fault, not the spec.
+    pub fn is_defect(&self) -> bool {
+        ["P0402", "P0601", "P0901"].contains(&self.code)
+    }
+}
+
 /// Codes of this crate: code, title, explanation.
 pub const CODES: [(&str, &str, &str); 19] = [
     (

@@ -114,3 +114,66 @@ fn ordered(kernel_graph: &KernelGraph) -> Result<Vec<Region>, PassError> {
     }
     Ok(order.into_iter().map(|r| kernel_graph.regions[r].clone()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Compile;
+    use ir::KernelModule;
+    use targets::Target;
+
+    fn ordered(values: &str, outputs: &str) -> (KernelModule, KernelModule) {
+        let text = format!(
+            "module m act f32 dim n = 8 entry e {{ graph first () -> () {{ }}
+            graph last (%x, %y) -> ({outputs}) {{ axes T = rows
+            %x: f32[T, n] = input x
+            %y: f32[T, n] = input y
+            {values} }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let target = Target::load("cpu").expect("a target");
+        let compile = Compile::one_device(&target);
+        let before = crate::select_kernels::run(&module, &compile).expect("kernels");
+        let after = super::run(&before, &compile).expect("an order");
+        (before, after)
+    }
+
+    fn names(kernels: &KernelModule) -> String {
+        let regions = kernels.entries[0].last().regions.iter();
+        let region = |r: &ir::Region| {
+            let values: Vec<String> = r.values.iter().map(|v| v.0.to_string()).collect();
+            format!("{} {}", r.name, values.join(" "))
+        };
+        regions.map(region).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn what_makes_memory_free_comes_first_and_numbers_follow() {
+        let (before, after) = ordered(
+            "%a: f32[T, n] = exp (%x)
+            %c: f32[T, n] = exp (%y)
+            %b: f32[T] = reduce sum over n order fold (%a)
+            %d: f32[T, n] = mul (%c, %b)",
+            "d = %d",
+        );
+        assert_eq!(names(&before), "a 2, c 3, b 4, d 5");
+        assert_eq!(names(&after), "a 2, b 3, c 4, d 5");
+        let text = ir::print_kernels(&after, false);
+        assert_eq!(ir::parse_kernels(&text).map(|k| ir::print_kernels(&k, false)), Ok(text));
+    }
+
+    #[test]
+    fn of_equal_ones_the_reader_of_the_one_before_comes_first() {
+        let (before, after) = ordered(
+            "%a: f32[T, n] = exp (%x)
+            %c: f32[T, n] = exp (%y)
+            %b: f32[T, n] = neg (%a)
+            %d: f32[T, n] = neg (%c)",
+            "a = %a, b = %b, c = %c, d = %d",
+        );
+        assert_eq!(names(&before), "a 2, c 3, b 4, d 5");
+        assert_eq!(names(&after), "a 2, b 3, c 4, d 5");
+        // What stands in that order already keeps its numbers.
+        let target = Target::load("cpu").expect("a target");
+        assert_eq!(super::run(&after, &Compile::one_device(&target)), Ok(after));
+    }
+}

@@ -66,21 +66,12 @@ pub fn run(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> 
     Ok(module.with_entries(entries))
 }
 
-/// The weight that both stand for: what `first` reads of the first layer is the layer's.
-fn owner(reference: &WeightRef) -> Vec<WeightRef> {
-    match reference {
-        WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
-        WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
-        other => other.parts().to_vec(),
-    }
-}
-
 fn note_uses(graph: &Graph, index: usize, uses: &mut Uses) {
     let products: HashMap<ValueId, Product> =
         graph.ids().filter_map(|v| product(graph, v)).map(|p| (graph.operands(p.value)[1], p)).collect();
     for id in graph.ids() {
         let Op::Weight(reference) = &graph.node(id).op else { continue };
-        for weight in owner(reference) {
+        for weight in reference.owners().iter().flat_map(WeightRef::parts).cloned() {
             let list = uses.entry(weight).or_insert_with(|| Some(Vec::new()));
             match (products.get(&id), list.as_mut()) {
                 (Some(product), Some(list)) => list.push((index, product.common.clone())),
@@ -242,5 +233,61 @@ impl Packing<'_> {
             self.facts.dims.keys().any(starts) || self.facts.products.keys().any(starts)
         };
         ir::free_name(&wanted, |name| in_graph(name) || known(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Compile;
+    use targets::Target;
+
+    /// The last graph before and after the pass, line by line without the inputs.
+    fn packed(values: &str, pack: bool) -> String {
+        let text = format!(
+            "module m act bf16 dim hidden = 8 dim wide = 6 dim heads = 2 dim head = 2 dim q = 4 product q = [heads, head]
+            weight model q: bf16[heads head, hidden] weight model k: bf16[wide, hidden]
+            entry e {{ graph first () -> () {{ }} graph last (%x, %y) -> (q = %q, k = %k) {{ axes T = rows
+            %x: bf16[T, hidden] = input x
+            %y: bf16[T, hidden] = input y
+            %wq: bf16[heads, head, hidden] = weight model q
+            %wk: bf16[wide, hidden] = weight model k
+            {values} }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::verify_module(&module.with_entries(Vec::new())), Ok(()));
+        let mut target = Target::load("cpu").expect("a target");
+        target.fuse.pack = pack;
+        let after = super::run(&module, &Compile::one_device(&target)).expect("graphs");
+        let text = ir::print_graph("last", &after.entries[0].last, &after.facts, false);
+        let lines = text.lines().map(str::trim).filter(|l| l.starts_with('%') && !l.contains(" = input "));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn products_of_one_value_become_one_and_are_cut_again() {
+        let values = "%q: f32[T, heads, head] = linear over [hidden] order any (%x, %wq)
+            %k: f32[T, wide] = linear over [hidden] order any (%x, %wk)";
+        let expected = "%2: bf16[q.k, hidden] = weight packed into q.k [model q, model k]
+%3: f32[T, q.k] = linear over [hidden] order any (%x, %2)
+%4: f32[T, q.k.0] = slice q.k from 0 len 4 into q.k.0 (%3)
+%q: f32[T, heads, head] = split q.k.0 (%4)
+%k: f32[T, wide] = slice q.k from 4 len 6 into wide (%3)";
+        assert_eq!(packed(values, true), expected);
+        assert!(packed(values, false).contains("linear over [hidden] order any (%x, %wk)"));
+    }
+
+    #[test]
+    fn what_differs_in_operand_or_order_or_is_read_elsewhere_stays() {
+        let two = |x: &str, order: &str, more: &str| {
+            format!(
+                "%q: f32[T, heads, head] = linear over [hidden] order any (%x, %wq)
+                %k: f32[T, wide] = linear over [hidden] order {order} ({x}, %wk) {more}"
+            )
+        };
+        let read = "%n: f32[wide, hidden] = neg (%wk)";
+        for values in [two("%y", "any", ""), two("%x", "serial", ""), two("%x", "any", read)] {
+            let after = packed(&values, true);
+            assert!(!after.contains("packed") && after.contains("weight model k"), "{after}");
+        }
     }
 }

@@ -68,7 +68,7 @@ pub enum Kind {
 pub struct PassInfo {
     /// A verb phrase, such as `rotate the seam`.
     pub name: &'static str,
-    /// Level that it leaves.
+    /// Level that it is listed under: the one that it leaves. On one device the sharded level is the graph level.
     pub level: Level,
     /// What it may do to bits.
     pub kind: Kind,

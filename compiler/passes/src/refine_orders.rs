@@ -47,7 +47,6 @@ fn refine(graph: &Graph, products: Option<&Order>) -> Graph {
         let to = match &node.op {
             Op::Linear { .. } | Op::Dot { .. } => products,
             Op::Reduce { .. } => Some(&Order::Fold),
-            Op::AllReduce { .. } => Some(&Order::Serial),
             _ => None,
         };
         let mut op = node.op.clone();

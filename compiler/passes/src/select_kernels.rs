@@ -7,10 +7,7 @@
 //! ```
 //!
 //! Why: a plan launches regions. Here every operation is a region of its own; fusing passes join them.
-//! The kinds are those that [`ir::Anatomy`] finds.
-//! When: always. (1) A view of existing memory is `view`. (2) A gather is `gather`. (3) A product with a weight is `matmul`, or
-//! `grouped_matmul` where each row picks its slice. (4) `dot`, `store` and `attend` are kinds of their own. (5) Everything
-//! else is `rows`. (6) Leaves are in no region.
+//! When: always. The kind of a region is that which [`ir::Anatomy`] finds; leaves are in no region.
 //! Kind: `Exact`.
 //! Tests: below.
 

@@ -165,6 +165,25 @@ fn layouts_interleave_what_epilogues_combine() {
     });
 }
 
+#[test]
+fn what_epilogues_combine_and_no_layout_interleaves_is_found() {
+    let (stages, _) = compiled("");
+    let packed = |l: &ir::WeightLayout| l.weight.parts().len() == 2;
+    type Break = fn(&mut ir::WeightLayout);
+    let cases: [(Break, &str); 3] = [
+        (|l| l.layout = ir::Layout::RowMajor, "RowMajor"),
+        (|l| l.layout = ir::Layout::Interleaved { parts: 2, granule: 0 }, "granule: 0"),
+        (|l| l.layout = ir::Layout::Interleaved { parts: 3, granule: 8 }, "parts: 3"),
+    ];
+    for (damage, wanted) in cases {
+        let mut damaged = stages.kernels.clone();
+        damage(damaged.layouts.iter_mut().find(|l| packed(l)).expect("gate and up"));
+        let errors = ir::verify_kernels(&damaged).expect_err(wanted);
+        let shown: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(shown.iter().any(|e| e.contains("it combines 2 of 2 parts") && e.contains(wanted)), "{shown:#?}");
+    }
+}
+
 fn without_spans(graph: &ir::Graph) -> ir::Graph {
     let mut builder = ir::GraphBuilder::new();
     for id in graph.ids() {

@@ -424,6 +424,66 @@ fn a_witness_that_changes_more_is_refused() {
     assert_eq!(refused, 3);
 }
 
+/// The witness of a module whose picked experts are added, and each rank's part of that sum with something done to it
+/// before the ranks' parts are added.
+fn with_parts(old: &Module, each: impl Fn(&str, usize) -> String) -> Module {
+    let new = sharded(old, "ep=2").expect("sharded");
+    let witness = ir::print_module(new.witness.as_ref().expect("a witness"), false);
+    let mut lines: Vec<String> = Vec::new();
+    let mut parts: Vec<String> = Vec::new();
+    for line in witness.lines() {
+        let mut line = line.to_owned();
+        let name = line.trim().split(':').next().unwrap_or_default().to_owned();
+        let is_part = line.contains(" = reduce sum over picked ");
+        for (at, part) in parts.iter().enumerate() {
+            line = line
+                .replace(&format!("({part},"), &format!("(%part{at},"))
+                .replace(&format!(", {part})"), &format!(", %part{at})"));
+        }
+        lines.push(line);
+        if is_part {
+            lines.push(each(&name, parts.len()));
+            parts.push(name);
+        }
+    }
+    assert_eq!(parts.len(), 2, "{witness}");
+    let text = lines.join("\n");
+    ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+#[test]
+fn what_several_ranks_have_of_a_sum_rounds_behind_it_only() {
+    let sum = |end: &str| {
+        experts(&format!(
+            "%m: f32[T, picked, hidden] = mul (%w, %y)
+            %t: f32[T, hidden] = reduce sum over picked order any (%m)
+            {end}"
+        ))
+    };
+    // Two of a row's experts may lie on two ranks; then both ranks' parts of the sum round.
+    let old = module(EXPERTS, &sum("%o: bf16[T, hidden] = round bf16 (%t)"));
+    let narrow = |part: &str, at: usize| format!("%part{at}: bf16[T, hidden] = round bf16 ({part})");
+    let changed = with_parts(&old, narrow);
+    assert_eq!(ir::verify_module(&changed), Ok(()));
+    check_witness(&old, changed).expect_err("each rank's part of the sum over experts rounds");
+    // The same where the parts are not rounded again once they are added.
+    let old = module(EXPERTS, &sum("%o: f32[T, hidden] = round f32 (%t)"));
+    let mut changed = with_parts(&old, |part, at| format!("%part{at}: f32[T, hidden] = round f32 ({part})"));
+    let first = &mut changed.entries[0].first;
+    first.outputs = vec![("o".to_owned(), first.find("t").expect("a sum"))];
+    assert_eq!(ir::verify_module(&changed), Ok(()));
+    check_witness(&old, changed).expect_err("a rounding behind the sum");
+    // A rounding before the product is each expert's own, and all but one rank have -0 there.
+    let four =
+        |text: &str| text.replace("picked = 2", "picked = 4").replace("values 2", "values 4").replace("ids 2", "ids 4");
+    let tail = LIBRARY.replace("order fold", "order any");
+    let old = module(&four(EXPERTS), &four(&experts(&tail)));
+    let new = sharded(&old, "ep=2").expect("sharded");
+    has(&new, &["%o: f32[T, hidden] = all_reduce over [ep] order serial"]);
+    let env: Env = [rows("x", &[("T", 5), ("hidden", 4)])].into_iter().collect();
+    equal(&old, &new, &weights(&old, &|_, _| {}), &env, "o", false);
+}
+
 #[test]
 fn rows_meet_where_a_weight_is_spread_over_their_ranks() {
     let header = DENSE.replace("shard ffn = [tp]", "shard ffn = [dp, tp] shard T = [dp]");

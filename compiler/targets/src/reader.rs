@@ -59,10 +59,11 @@ impl Reader<'_> {
         let products = match form.products.as_deref() {
             None | Some("any") => None,
             Some("serial") => Some(Order::Serial),
+            Some("fused") => Some(Order::Fused),
             Some("fold") => Some(Order::Fold),
             Some(word) => {
                 let message = format!("`products` is `{word}`");
-                return Err(self.error(message, "use `serial`, `fold` or `any`"));
+                return Err(self.error(message, "use `fused`, `serial`, `fold` or `any`"));
             }
         };
         let dtype = match form.kv.dtype.as_str() {

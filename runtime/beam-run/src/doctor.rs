@@ -10,12 +10,14 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION");
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let memory = memory_bytes();
+    let fuses = device::has_fused_multiply_add();
     let text = if args.json {
         let report = json!({
             "ok": true,
             "version": version,
             "processors": processors,
             "memory_bytes": memory,
+            "fused_multiply_add": fuses,
             "executors": ["cpu", "interp"],
             "cuda": {"needed": false, "why": "this build has no CUDA executor"},
             "missing": [],
@@ -24,8 +26,12 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
     } else {
         let memory =
             memory.map_or("unknown".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64));
+        let fuses = match fuses {
+            true => "yes",
+            false => "no: matrix products have the same bits, computed by a library and many times slower",
+        };
         format!(
-            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nexecutors: cpu, interp\nCUDA: not needed, this build has no CUDA executor\nnothing is missing\n"
+            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nfused multiply-add: {fuses}\nexecutors: cpu, interp\nCUDA: not needed, this build has no CUDA executor\nnothing is missing\n"
         )
     };
     // A closed pipe is the reader's decision, not a fault.

@@ -37,6 +37,7 @@ mod walker;
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
 pub use error::PrepareError;
+pub use kernels::matmul::has_fused_multiply_add;
 pub use load::{ExecutorKind, load, load_probed, load_shared, pool_pages_for};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
 pub use store::WeightStore;

@@ -177,7 +177,9 @@ impl Run<'_> {
             }
             Sink::Written(index) => {
                 let around = scratch.all();
-                let Some(mut target) = targets.get_mut(index).and_then(Option::take) else { return Ok(()) };
+                let Some(mut target) = targets.get_mut(index).and_then(Option::take) else {
+                    return Err(fault("its result has no place in the segment".to_owned()));
+                };
                 let run =
                     |views: &[View<'_>]| kernel.run(&self.launching(operation.id, block), views, reborrow(&mut target));
                 self.with_operands(operation, block, &around, targets, run).map_err(fault)?;
@@ -231,9 +233,10 @@ impl Run<'_> {
                 // The weight of a packed product is read from its panels.
                 _ if packed && i == 1 => View::F32(&[]),
                 Source::Scratch(spot) => scratch.view(at_hand(spot, block.count)),
-                Source::Written(index) => {
-                    targets.get(index).and_then(Option::as_ref).map_or(View::F32(&[]), |target| target.view())
-                }
+                Source::Written(index) => match targets.get(index).and_then(Option::as_ref) {
+                    Some(target) => target.view(),
+                    None => return Err("an operand has no place in the segment".to_owned()),
+                },
                 Source::Read { index, whole } => {
                     let spot = self.segment.reads[index];
                     match whole || spot.rows == RowsOf::Nothing {

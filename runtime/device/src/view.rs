@@ -146,8 +146,8 @@ impl<'a> Target<'a> {
     /// Copies `len` elements; formats that differ hold the same numbers (a weight is widened while its value is bf16).
     pub fn copy(&mut self, at: usize, from: View<'_>, from_at: usize, len: usize) {
         match (&mut *self, from) {
-            (Target::F32(x), View::F32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
-            (Target::Bf16(x), View::Bf16(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::F32(x), View::F32(y)) => copy_run(&y[from_at..from_at + len], &mut x[at..at + len]),
+            (Target::Bf16(x), View::Bf16(y)) => copy_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (Target::I32(x), View::I32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::Bool(x), View::Bool(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::Bf16(x), View::F32(y)) => encode(&y[from_at..from_at + len], &mut x[at..at + len]),
@@ -164,6 +164,18 @@ impl<'a> Target<'a> {
             Target::I32(x) => x.chunks_mut(len).map(Target::I32).collect(),
             Target::Bool(x) => x.chunks_mut(len).map(Target::Bool).collect(),
         }
+    }
+}
+
+/// Copies a run of equal length. Parts of heads are short and many: the usual lengths go without a call.
+#[inline(always)]
+pub(crate) fn copy_run<T: Copy>(from: &[T], to: &mut [T]) {
+    if let (Ok(from), Ok(to)) = (<&[T; 16]>::try_from(from), <&mut [T; 16]>::try_from(&mut *to)) {
+        *to = *from;
+    } else if let (Ok(from), Ok(to)) = (<&[T; 32]>::try_from(from), <&mut [T; 32]>::try_from(&mut *to)) {
+        *to = *from;
+    } else {
+        to.copy_from_slice(from);
     }
 }
 

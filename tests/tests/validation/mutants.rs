@@ -1,9 +1,10 @@
 //! Mechanical changes of a module, one at a time: a rounding dropped, an order swapped, a constant moved, operands
-//! turned, a weight renamed, a window or the index of a layer shifted, an exchange between ranks left out.
+//! turned, a weight renamed, a window or the index of a layer shifted, an exchange between ranks left out, doubled or among
+//! other ranks.
 
 use ir::{
-    Binary, Class, ConstBinary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, Module, Node, Op, Order, ReduceOp,
-    Scope, Type, ValueId, WeightRef,
+    Binary, Class, ConstBinary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, Mesh, Module, Node, Op, Order,
+    ReduceOp, Scope, Type, ValueId, WeightRef,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -36,6 +37,16 @@ struct Change {
     turned: bool,
     /// How often the operands are written.
     times: usize,
+    /// An operation that each operand goes through first, with another width than the operand.
+    before: Option<(Op, DType)>,
+    /// Whether the operand stands for the result.
+    left_out: bool,
+}
+
+impl Change {
+    fn new(kind: &'static str, what: String, op: Op) -> Change {
+        Change { kind, what, op, turned: false, times: 1, before: None, left_out: false }
+    }
 }
 
 /// Every mutant.
@@ -74,7 +85,7 @@ pub fn replaced(module: &Module, which: &dyn Fn(&Op) -> bool, by: &Op) -> Module
         for index in 0..entry.classes.len() + 2 {
             let graph = entry.graphs().nth(index).map(|(_, g)| g.clone()).expect("a graph of the entry");
             for id in graph.ids().filter(|v| which(&graph.node(*v).op)) {
-                let change = Change { kind: "operation", what: String::new(), op: by.clone(), turned: false, times: 1 };
+                let change = Change::new("operation", String::new(), by.clone());
                 *entry = changed(entry, index, id, &change);
             }
         }
@@ -99,7 +110,7 @@ fn described(graph: &Graph, id: ValueId) -> String {
 
 fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
     let node = graph.node(id);
-    let change = |kind, what: String, op| Change { kind, what, op, turned: false, times: 1 };
+    let change = Change::new;
     let one = |kind, what: String, op| vec![change(kind, what, op)];
     match &node.op {
         Op::Round(DType::Bf16) => one("round", "dropped".to_owned(), Op::Round(DType::F32)),
@@ -112,6 +123,11 @@ fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
             let to = other(order);
             let what = format!("product over {contract:?}, {order:?} to {to:?}");
             one("order", what, Op::Linear { contract: contract.clone(), order: to })
+        }
+        Op::Dot { axis, order } => {
+            let to = other(order);
+            let what = format!("dot over {axis}, {order:?} to {to:?}");
+            one("order", what, Op::Dot { axis: axis.clone(), order: to })
         }
         Op::Literal(numbers) => {
             let one_moved = |i: usize| {
@@ -131,11 +147,14 @@ fn changes(graph: &Graph, id: ValueId, facts: &Facts) -> Vec<Change> {
             }
             all
         }
-        Op::Attend { kv, mask, scale, order } => one(
-            "constant",
-            format!("scale {scale} times 1.125"),
-            Op::Attend { kv: kv.clone(), mask: *mask, scale: scaled(scale), order: order.clone() },
-        ),
+        Op::Attend { kv, mask, scale, order } => {
+            let attend = |scale: ConstExpr, order: Order| Op::Attend { kv: kv.clone(), mask: *mask, scale, order };
+            let to = other(order);
+            vec![
+                change("constant", format!("scale {scale} times 1.125"), attend(scaled(scale), order.clone())),
+                change("order", format!("attention, {order:?} to {to:?}"), attend(scale.clone(), to)),
+            ]
+        }
         Op::InTop { k, axis } => [k - 1, k + 1]
             .map(|to| change("constant", format!("{k} to {to} kept"), Op::InTop { k: to, axis: axis.clone() }))
             .into(),
@@ -162,35 +181,84 @@ fn of_layer(expr: &ConstExpr, by: f64) -> ConstExpr {
     }
 }
 
-/// Every exchange between ranks left out: a sum over ranks is the rank's own part, joined parts are its own part again and
-/// again.
-pub fn skipped_exchanges(module: &Module) -> Vec<Mutant> {
+/// Every exchange between ranks, wrong in each way that keeps the types: left out, so that a sum over ranks is the rank's
+/// own part, joined parts are its own part again and again, and ids are those of the whole table; a sum taken twice, so
+/// that every part counts as often as there are ranks; ranks grouped along another axis of the mesh of the same length; and
+/// the sum of more than two parts in another order.
+///
+/// To leave out an exchange of rows would leave other rows, so rows are judged by the sums and groups.
+pub fn exchanges(module: &Module) -> Vec<Mutant> {
     let Some(sharding) = &module.sharding else { return Vec::new() };
     let mut mutants = Vec::new();
     for (at, entry) in module.entries.iter().enumerate() {
         for (index, (graph_name, graph)) in entry.graphs().enumerate() {
             for id in graph.ids() {
-                let (word, op, times) = match &graph.node(id).op {
-                    Op::AllReduce { .. } => ("sum over ranks", Op::Round(DType::F32), 1),
-                    Op::AllGather { over, into, .. } => {
-                        ("parts of ranks", Op::Concat { into: into.clone() }, sharding.mesh.parts(over) as usize)
-                    }
-                    _ => continue,
-                };
-                let what = format!("{word} left out");
-                let name = format!("{graph_name} {}: {what}", described(graph, id));
-                let change = Change { kind: "exchange", what, op, turned: false, times };
-                let mut entries = module.entries.clone();
-                entries[at] = changed(entry, index, id, &change);
-                mutants.push(Mutant { kind: "exchange", name, module: module.with_entries(entries) });
+                for change in exchange_changes(graph, id, &sharding.mesh) {
+                    let name = format!("{graph_name} {}: {}", described(graph, id), change.what);
+                    let mut entries = module.entries.clone();
+                    entries[at] = changed(entry, index, id, &change);
+                    mutants.push(Mutant { kind: change.kind, name, module: module.with_entries(entries) });
+                }
             }
         }
     }
     mutants
 }
 
+fn exchange_changes(graph: &Graph, id: ValueId, mesh: &Mesh) -> Vec<Change> {
+    let op = &graph.node(id).op;
+    let change = |what: &str, op: Op| Change::new("exchange", what.to_owned(), op);
+    let rows = |axis: &String| {
+        let operand = graph.operands(id).first().and_then(|v| graph.tensor(*v));
+        operand.is_some_and(|t| t.row_axes().any(|row| row == axis))
+    };
+    let mut all = Vec::new();
+    match op {
+        Op::AllReduce { over, order } => {
+            all.push(change("sum over ranks left out", Op::Round(DType::F32)));
+            let twice = Some((op.clone(), DType::F32));
+            all.push(Change { before: twice, ..change("sum over ranks taken twice", op.clone()) });
+            if mesh.parts(over) > 2 {
+                let to = other(order);
+                let what = format!("sum over ranks, {order:?} to {to:?}");
+                all.push(Change::new("order", what, Op::AllReduce { over: over.clone(), order: to }));
+            }
+        }
+        Op::ReduceScatter { over, .. } => {
+            let twice = Op::AllReduce { over: over.clone(), order: Order::Serial };
+            all.push(Change { before: Some((twice, DType::F32)), ..change("sum over ranks taken twice", op.clone()) });
+        }
+        Op::AllGather { axis, over, into } if !rows(axis) => {
+            let again = Op::Concat { into: into.clone() };
+            let times = mesh.parts(over) as usize;
+            all.push(Change { times, ..change("parts of ranks left out", again) });
+        }
+        Op::AllGather { .. } => {}
+        Op::Own { .. } => {
+            all.push(Change { left_out: true, ..change("ids of the rank's part left out", op.clone()) });
+        }
+        _ => return all,
+    }
+    for (axis, length) in mesh.axes() {
+        let mut op = op.clone();
+        let over = match &mut op {
+            Op::AllReduce { over, .. } | Op::AllGather { over, .. } => over,
+            Op::ReduceScatter { over, .. } | Op::Own { over, .. } => over,
+            _ => continue,
+        };
+        if over.len() == 1 && over[0] != axis && mesh.length(&over[0]) == length {
+            over[0] = axis.to_owned();
+            all.push(change(&format!("ranks grouped along {axis}"), op));
+        }
+    }
+    all
+}
+
 fn other(order: &Order) -> Order {
-    if *order == Order::Fold { Order::Serial } else { Order::Fold }
+    match order {
+        Order::Fold | Order::Fused => Order::Serial,
+        Order::Any | Order::Serial | Order::Split { .. } => Order::Fold,
+    }
 }
 
 fn moved(x: f32) -> f32 {
@@ -289,6 +357,17 @@ fn rebuilt(graph: &Graph, change: Option<(ValueId, &Change)>, wide: &HashSet<&st
                 operands.reverse();
             }
             operands = operands.repeat(change.times);
+        }
+        let before = change.filter(|(at, _)| *at == id).and_then(|(_, change)| change.before.clone());
+        if let Some((first, dtype)) = before {
+            for operand in &mut operands {
+                let ty = builder.graph().tensor(*operand).expect("a tensor").with_dtype(dtype);
+                *operand = builder.add(first.clone(), &[*operand], Type::Tensor(ty), None);
+            }
+        }
+        if change.is_some_and(|(at, change)| at == id && change.left_out) {
+            made.insert(id, operands[0]);
+            continue;
         }
         let ty = retyped(&builder, node, &op, &operands, wide);
         let new = match &op {

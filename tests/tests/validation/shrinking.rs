@@ -30,9 +30,6 @@ pub enum Outcome {
     NoSpec(String),
 }
 
-/// What sharding answers where a spec cannot lie on a mesh.
-const CANNOT_LIE: [&str; 5] = ["P0501", "P0502", "P0503", "P0504", "P0505"];
-
 /// Runs a case through these passes.
 pub fn run(case: &Case, passes: &[Pass]) -> Outcome {
     let checked = check_text("random.toml", &case.text, &Library::embedded(), &case.choices());
@@ -44,7 +41,7 @@ pub fn run(case: &Case, passes: &[Pass]) -> Outcome {
     let done = catch_unwind(AssertUnwindSafe(|| validate_passes(model, &compile, 1, passes)));
     match done {
         Err(_) => Outcome::Fails { what: "panic".to_owned(), detail: "a pass or the interpreter panics".to_owned() },
-        Ok(Err(e)) if CANNOT_LIE.contains(&e.code) => Outcome::Refused,
+        Ok(Err(e)) if e.cannot_lie() => Outcome::Refused,
         Ok(Err(e)) => Outcome::Fails { what: e.code.to_owned(), detail: e.to_string() },
         Ok(Ok(found)) => match found.passes.iter().find(|p| !p.verdict.holds()) {
             None => Outcome::Holds(Box::new(found)),

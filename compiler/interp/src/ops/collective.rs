@@ -1,6 +1,6 @@
 //! What ranks exchange, computed for all of them at once; and ids as a rank's own part sees them.
 
-use super::sum::{checked, sum};
+use super::sum::{checked_sum, sum};
 use super::{NOWHERE, axis_of, expect_axes, floats, ints, kept_dtype, result_dtype};
 use crate::error::{InterpError, broken, inconsistent};
 use crate::shape::{strides, walk};
@@ -89,7 +89,7 @@ fn total(rules: [&'static str; 2], order: &Order, parts: &[&Tensor]) -> Result<T
     if let Some(other) = parts.iter().find(|p| p.axes() != first.axes()) {
         return Err(broken(rules[1], format!("one rank has {first}, another {other}")));
     }
-    checked(rules[1], order, parts.len())?;
+    checked_sum(rules[1], order, parts.len())?;
     let out = (0..first.len()).map(|i| sum(order, numbers.len(), |rank| numbers[rank][i])).collect();
     Tensor::new(first.axes().to_vec(), DType::F32, Data::F32(out))
 }

@@ -1,6 +1,6 @@
 //! `reduce`: one axis summed or searched for its largest element.
 
-use super::sum::{checked, sum};
+use super::sum::{checked_sum, sum};
 use super::{axis_of, floats, kept_dtype, numbers, result_dtype};
 use crate::error::{InterpError, broken};
 use crate::shape::{aligned, result_axes, strides, walk};
@@ -31,7 +31,7 @@ pub(crate) fn reduce(
     }
     let v = numbers("reduce C3", x)?;
     let (n, step) = (x.axes()[position].1, strides(x.axes())[position]);
-    checked("reduce C4", order, n)?;
+    checked_sum("reduce C4", order, n)?;
     let mut out = Vec::new();
     walk(&space, [&outer], |[start]| {
         let element = |i: usize| v[start + i * step];

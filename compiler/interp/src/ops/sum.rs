@@ -12,7 +12,8 @@ fn sum_of(order: &Order, n: usize, term: &dyn Fn(usize) -> f32) -> f32 {
     match order {
         Order::Any => sum64(n, |i| f64::from(term(i))) as f32,
         Order::Fold => numerics::fold_by(n, term),
-        Order::Serial => (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i)),
+        // Numbers that are no products have nothing that could stay unrounded.
+        Order::Serial | Order::Fused => (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i)),
         Order::Split { parts, inner } => split(*parts, n, |start, len| sum_of(inner, len, &|i| term(start + i))),
     }
 }
@@ -30,7 +31,7 @@ fn split(parts: u64, n: usize, mut part: impl FnMut(usize, usize) -> f32) -> f32
 /// Demands that every cut of an order comes out even over `n` terms.
 pub(crate) fn checked(rule: &'static str, order: &Order, n: usize) -> Result<(), InterpError> {
     match order {
-        Order::Any | Order::Fold | Order::Serial => Ok(()),
+        Order::Any | Order::Fold | Order::Serial | Order::Fused => Ok(()),
         Order::Split { parts, inner } => match usize::try_from(*parts) {
             Ok(parts) if parts > 0 && n.is_multiple_of(parts) => checked(rule, inner, n / parts),
             _ => Err(broken(rule, format!("{n} terms have no {parts} equal parts"))),
@@ -38,13 +39,22 @@ pub(crate) fn checked(rule: &'static str, order: &Order, n: usize) -> Result<(),
     }
 }
 
-/// The sum of products of two binary32 numbers each. For `any` products are exact; for other orders each is rounded.
+/// [`checked`] for terms that are no products.
+pub(crate) fn checked_sum(rule: &'static str, order: &Order, n: usize) -> Result<(), InterpError> {
+    if order.is_of_products() {
+        return Err(broken(rule, format!("the order `{order}` is for products")));
+    }
+    checked(rule, order, n)
+}
+
+/// The sum of products of two binary32 numbers each. For `any` and `fused` products are exact; for other orders each is rounded.
 pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -> (f32, f32)) -> f32 {
     match order {
         Order::Any => sum64(n, |i| {
             let (a, b) = factors(i);
             f64::from(a) * f64::from(b)
         }) as f32,
+        Order::Fused => fused((0..n).map(factors)),
         Order::Split { parts, inner } => {
             split(*parts, n, |start, len| sum_of_products(inner, len, &|i| factors(start + i)))
         }
@@ -59,11 +69,18 @@ pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -
 pub(crate) fn dot(order: &Order, a: &[f32], b: &[f32]) -> f32 {
     match order {
         Order::Any => dot64(a, b) as f32,
+        Order::Fused => fused(a.iter().copied().zip(b.iter().copied())),
         Order::Split { parts, inner } => {
             split(*parts, a.len().min(b.len()), |start, len| dot(inner, &a[start..start + len], &b[start..start + len]))
         }
         order => sum_of_products(order, a.len().min(b.len()), &|i| (a[i], b[i])),
     }
+}
+
+/// One running total by ascending index, each product added without being rounded first.
+fn fused(mut factors: impl Iterator<Item = (f32, f32)>) -> f32 {
+    let first = factors.next().map_or(0.0, |(a, b)| a * b);
+    factors.fold(first, |total, (a, b)| a.mul_add(b, total))
 }
 
 /// Binary64 accumulation: eight running totals by index modulo 8, then added pairwise as in a group of `fold`.
@@ -115,6 +132,21 @@ mod tests {
         assert!(checked("reduce C4", &split(2, split(3, Order::Any)), 12).is_ok());
         assert!(checked("reduce C4", &split(2, split(3, Order::Any)), 8).is_err());
         assert!(checked("reduce C4", &split(0, Order::Any), 8).is_err());
+        assert!(checked("linear C7", &split(2, Order::Fused), 8).is_ok());
+        assert!(checked_sum("reduce C4", &split(2, Order::Fused), 8).is_err());
+    }
+
+    #[test]
+    fn a_fused_product_is_not_rounded_before_it_is_added() {
+        // (1 + 2^-12)² = 1 + 2^-11 + 2^-24, whose last part no binary32 number beside 1 can hold.
+        let (a, b) = ([1.0, 1.0 + 2f32.powi(-12)], [-1.0, 1.0 + 2f32.powi(-12)]);
+        assert_eq!(dot(&Order::Serial, &a, &b), 2f32.powi(-11));
+        assert_eq!(dot(&Order::Fused, &a, &b), 2f32.powi(-11) + 2f32.powi(-24));
+        assert_eq!(sum_of_products(&Order::Fused, 2, &|i| (a[i], b[i])), dot(&Order::Fused, &a, &b));
+        let cut = Order::Split { parts: 2, inner: Box::new(Order::Fused) };
+        assert_eq!(dot(&cut, &a, &b), 2f32.powi(-11), "parts are added after they are rounded");
+        assert_eq!(dot(&Order::Fused, &[-1.0], &[0.0]).to_bits(), 0x8000_0000);
+        assert_eq!(dot(&Order::Fused, &[], &[]).to_bits(), 0);
     }
 
     #[test]

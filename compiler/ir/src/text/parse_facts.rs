@@ -3,7 +3,7 @@
 use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{MAX_LAYERS, Parser};
-use crate::{DiskForm, Extent, Facts, KvKind, Mesh, Placed, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
+use crate::{DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
 use crate::{Weight, When};
 use indexmap::IndexMap;
 use std::fmt::Display;
@@ -75,12 +75,8 @@ impl Parser<'_> {
             self.insert_once(&mut sharding.kv, kind, axes)?;
         } else if self.eat_word("rows") {
             sharding.rows = self.placement()?;
-        } else if self.eat_word("result") {
-            let (entry, result) = (self.name()?, self.name()?);
-            let axes = self.placement()?;
-            sharding.results.push(Placed { entry, result, axes });
         } else {
-            return self.expected("`weight`, `kv`, `rows` or `result`");
+            return self.expected("`weight`, `kv` or `rows`");
         }
         Ok(())
     }

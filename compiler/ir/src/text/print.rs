@@ -95,10 +95,6 @@ pub(super) fn print_sharding(out: &mut String, sharding: Option<&Sharding>, rela
         if !sharding.rows.is_empty() {
             put!(out, "place rows: {}", placement_text(&sharding.rows));
         }
-        for result in &sharding.results {
-            let (entry, name) = (Name(&result.entry), Name(&result.result));
-            put!(out, "place result {entry} {name}: {}", placement_text(&result.axes));
-        }
     }
     for relaxation in relaxations {
         put!(out, "relaxed {}", Name(relaxation));

@@ -67,7 +67,7 @@ fn const_expr() -> impl Strategy<Value = ConstExpr> {
 }
 
 fn order() -> impl Strategy<Value = Order> {
-    let leaf = proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial]);
+    let leaf = proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial, Order::Fused]);
     leaf.prop_recursive(3, 3, 1, |inner| {
         (any::<u64>(), inner).prop_map(|(parts, inner)| Order::Split { parts, inner: Box::new(inner) })
     })
@@ -254,10 +254,12 @@ fn sharding() -> impl Strategy<Value = Sharding> {
     let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
     let weight = (scope, name(), placement()).prop_map(|(scope, name, axes)| PlacedWeight { scope, name, axes });
     let kv = vec((name(), placement()), 0..3).prop_map(|kv| kv.into_iter().collect::<IndexMap<_, _>>());
-    let result = (name(), name(), placement()).prop_map(|(entry, result, axes)| Placed { entry, result, axes });
-    (mesh, vec(weight, 0..3), kv, option::of(placement()), vec(result, 0..2)).prop_map(
-        |(mesh, weights, kv, rows, results)| Sharding { mesh, weights, kv, rows: rows.unwrap_or_default(), results },
-    )
+    (mesh, vec(weight, 0..3), kv, option::of(placement())).prop_map(|(mesh, weights, kv, rows)| Sharding {
+        mesh,
+        weights,
+        kv,
+        rows: rows.unwrap_or_default(),
+    })
 }
 
 fn module() -> impl Strategy<Value = Module> {

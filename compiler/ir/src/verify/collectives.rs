@@ -1,6 +1,6 @@
 //! Type rules of what exchanges data between ranks, and of what depends on the rank.
 
-use super::operation::{Operands, parts, same};
+use super::operation::{Operands, same, sum};
 use crate::{Axis, DType, Extent, Facts, Mesh, Op, TensorType};
 
 pub(super) fn collective(
@@ -15,7 +15,7 @@ pub(super) fn collective(
     match op {
         Op::AllReduce { over, order } => {
             group(over, mesh)?;
-            parts(order, 0)?;
+            sum(order)?;
             float(x)?;
             same(result, &x.with_dtype(DType::F32))
         }

@@ -3,7 +3,7 @@
 use super::graph::{self, axes, shown};
 use super::operation::Level;
 use super::{Report, VerifyError, sharding};
-use crate::{Class, Entry, Facts, Graph, KvRef, Module, Op, Scope, Sharding, Type, WeightRef};
+use crate::{Class, Entry, Facts, Graph, KvRef, MOST_PARAMETERS, Module, Op, Scope, Sharding, Type, WeightRef};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
@@ -49,6 +49,9 @@ pub(super) fn facts(facts: &Facts, report: &mut Report) {
         }
         report.check(list.iter().all(|a| !a.is_rows()), "V0202", &place, || "has a row axis".to_owned());
     }
+    report.check(facts.parameters() <= MOST_PARAMETERS, "V0202", "weights", || {
+        format!("they have more than {MOST_PARAMETERS} elements together")
+    });
     let mut kinds = HashSet::new();
     for kind in &facts.kv {
         let place = format!("kv {}", kind.name);

@@ -24,6 +24,7 @@ pub(super) fn verify(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
         }
     }
     layouts(module, &mut report);
+    super::side_by_side::verify(module, &mut report);
     report.finish()
 }
 

@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::plan::CODE;
-use crate::{Axis, DType, Extent, KernelModule, KvKind, KvLayout, KvRef, Op};
+use crate::{Axis, DType, KernelModule, KvKind, KvLayout, KvRef, Op};
 
 /// Every layout against its kind: layers and window, heads and their elements, the format that is stored, and places of
 /// its own for every element of a page.
@@ -17,7 +17,7 @@ pub(super) fn verify(layouts: &[KvLayout], kernels: &KernelModule, report: &mut 
         report.check(same, CODE, &place, || "layers or window are not those of the model".to_owned());
         for (word, axes) in [("key", &kind.k), ("value", &kind.v)] {
             let found = (layout.heads, layout.head_elements);
-            report.check(row_shape(axes) == Some(found), CODE, &place, || shape_text(word, found, axes));
+            report.check(KvKind::row_shape(axes) == Some(found), CODE, &place, || shape_text(word, found, axes));
         }
         if let Some(stored) = stored_formats(kernels, kind).into_iter().find(|d| *d != layout.dtype) {
             report.add(CODE, &place, format!("it keeps {}, the model stores {stored}", layout.dtype));
@@ -30,19 +30,8 @@ pub(super) fn verify(layouts: &[KvLayout], kernels: &KernelModule, report: &mut 
     }
 }
 
-/// Heads and elements per head of a cached row; the last axis is the head's.
-fn row_shape(axes: &[Axis]) -> Option<(u64, u64)> {
-    let length = |axis: &Axis| match axis.extent {
-        Extent::Fixed(n) => Some(n),
-        Extent::Rows => None,
-    };
-    let (last, heads) = axes.split_last()?;
-    let heads = heads.iter().try_fold(1u64, |n, axis| n.checked_mul(length(axis)?))?;
-    Some((heads, length(last)?))
-}
-
 fn shape_text(word: &str, (heads, elements): (u64, u64), axes: &[Axis]) -> String {
-    match row_shape(axes) {
+    match KvKind::row_shape(axes) {
         Some((h, e)) => format!("it has {heads} heads of {elements} elements, a {word} of the model {h} of {e}"),
         None => format!("a {word} of the model has no heads and elements of known number"),
     }

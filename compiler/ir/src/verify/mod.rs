@@ -14,6 +14,7 @@ mod operation;
 mod plan;
 mod shapes;
 mod sharding;
+mod side_by_side;
 
 #[cfg(test)]
 mod tests;
@@ -97,7 +98,7 @@ pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
 ///
 /// With a sharding, types are those of one rank, and
 ///
-/// * placements name weights, caches, results and mesh axes that exist; no two axes of a value lie on one mesh axis;
+/// * placements name weights, caches and mesh axes that exist; no two axes of a value lie on one mesh axis;
 /// * parts come out even, or several ranks share an element;
 /// * weights and caches have the axes of a rank's part; an axis that is spread somewhere has its whole or a part's length;
 /// * collectives stand only here, and over axes of the mesh.
@@ -113,7 +114,8 @@ pub fn verify_module(module: &Module) -> Result<(), Vec<VerifyError>> {
 /// * regions that a region reads stand before it;
 /// * operations make a region, as the rules of [`crate::Anatomy::of`] have it, and one of the kind that the region names;
 /// * what is computed before a product or attention is used there alone;
-/// * a weight has one layout; only packed weights of equal parts interleave.
+/// * a weight has one layout; only packed weights of equal parts interleave, and where a strand combines cuts of one product,
+///   its weight does.
 pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
     kernels::verify(module)
 }

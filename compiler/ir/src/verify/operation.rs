@@ -69,8 +69,9 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
             Level::Model | Level::Graph => Err("means something only on a mesh".to_owned()),
         };
     }
-    if let Some(order) = node.op.order() {
-        parts(order, 0)?;
+    match &node.op {
+        Op::Reduce { order, .. } => sum(order)?,
+        op => op.order().map_or(Ok(()), |order| parts(order, 0))?,
     }
     match &node.op {
         Op::Weight(reference) => weight(reference, result, facts),
@@ -101,11 +102,19 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
 /// A sum is cut into a bounded number of parts, nested to a bounded depth.
 pub(super) fn parts(order: &Order, depth: usize) -> Result<(), String> {
     match order {
-        Order::Any | Order::Fold | Order::Serial => Ok(()),
+        Order::Any | Order::Fold | Order::Serial | Order::Fused => Ok(()),
         Order::Split { parts: 0, .. } => Err("cuts a sum into 0 parts".to_owned()),
         Order::Split { .. } if depth >= Order::MAX_DEPTH => Err("cuts parts of a sum too often".to_owned()),
         Order::Split { inner, .. } => parts(inner, depth + 1),
     }
+}
+
+/// The order of a sum whose terms are no products.
+pub(super) fn sum(order: &Order) -> Result<(), String> {
+    if order.is_of_products() {
+        return Err(format!("sums in the order `{order}`, which is for products"));
+    }
+    parts(order, 0)
 }
 
 fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(), String> {

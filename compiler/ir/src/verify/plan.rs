@@ -52,6 +52,9 @@ fn verify_bucket(plan: &BucketPlan, entry: &KernelEntry, report: &mut Report) {
     }
     let names = plan.programs.iter().map(|p| &p.graph).eq(entry.graphs.iter().map(|g| &g.name));
     report.check(names, CODE, &place, || "its programs are not the graphs of the kernel level".to_owned());
+    // Any of these may run before a class or the last graph; a program that launches nothing leaves what came before it.
+    let kernels_before =
+        plan.programs.iter().rev().skip(1).all(|p| matches!(p.launches.last(), Some(Launch::Region { .. })));
     for (index, (program, graph)) in plan.programs.iter().zip(&entry.graphs).enumerate() {
         let place = format!("{place} {}", program.graph);
         let leaving = graph.leaving();
@@ -61,7 +64,7 @@ fn verify_bucket(plan: &BucketPlan, entry: &KernelEntry, report: &mut Report) {
             kernel_graph: graph,
             place: &place,
             leaving,
-            first: index == 0,
+            behind_kernel: index > 0 && kernels_before,
             report: &mut *report,
         }
         .verify();
@@ -83,8 +86,8 @@ struct ProgramCheck<'a> {
     kernel_graph: &'a KernelGraph,
     place: &'a str,
     leaving: Vec<bool>,
-    /// Whether the program is the first of a step.
-    first: bool,
+    /// Whether a kernel stands before the program, whatever program a step runs before it.
+    behind_kernel: bool,
     report: &'a mut Report,
 }
 
@@ -212,9 +215,12 @@ impl ProgramCheck<'_> {
                             "launch {launch} reads what launches {from:?} make, the plan says {reads:?}"
                         ));
                     }
-                    let behind_move = launch > 0 && matches!(self.program.launches[launch - 1], Launch::Move { .. });
-                    let first_of_all = launch == 0 && self.first;
-                    if *dependent && (behind_move || first_of_all) {
+                    let behind_kernel = match launch.checked_sub(1).and_then(|before| self.program.launches.get(before))
+                    {
+                        Some(before) => matches!(before, Launch::Region { .. }),
+                        None => self.behind_kernel,
+                    };
+                    if *dependent && !behind_kernel {
                         self.fail(format!("launch {launch} starts early and no kernel is before it"));
                     }
                 }

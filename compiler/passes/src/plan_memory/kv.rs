@@ -12,7 +12,7 @@
 
 use crate::PassError;
 use crate::error::defect;
-use ir::{Axis, DType, Extent, KernelModule, KvKind, KvLayout, KvRef, Op};
+use ir::{Axis, DType, KernelModule, KvKind, KvLayout, KvRef, Op};
 use targets::Target;
 
 /// One layout per cache kind, in the order of the facts.
@@ -29,7 +29,7 @@ pub(super) fn layouts(kernels: &KernelModule, target: &Target) -> Result<Vec<KvL
 }
 
 fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, PassError> {
-    let (k, v) = (shape(&kind.k), shape(&kind.v));
+    let (k, v) = (KvKind::row_shape(&kind.k), KvKind::row_shape(&kind.v));
     let (Some((heads, elements)), true) = (k, k == v) else {
         let show = |axes: &[Axis]| axes.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(" ");
         return Err(PassError {
@@ -66,17 +66,6 @@ fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, Pas
         head_elements: elements,
         window: kind.window,
     })
-}
-
-/// Heads and elements per head; the last axis is the head's.
-fn shape(axes: &[Axis]) -> Option<(u64, u64)> {
-    let length = |axis: &Axis| match axis.extent {
-        Extent::Fixed(n) => Some(n),
-        Extent::Rows => None,
-    };
-    let (last, heads) = axes.split_last()?;
-    let heads = heads.iter().try_fold(1u64, |n, axis| n.checked_mul(length(axis)?))?;
-    Some((heads, length(last)?))
 }
 
 /// Refuses a cache whose rows have another format than what the model stores there.

@@ -19,7 +19,7 @@
 //! Tests: below; its size on the full model, made small, in `tests/meshes.rs`.
 
 use super::relaxed;
-use crate::{Compile, Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo, canonicalise};
 use ir::{
     Binary, DType, Extent, Graph, GraphBuilder, Module, Op, Placement, ReduceOp, Sharding, TensorType, Type, ValueId,
 };
@@ -165,32 +165,9 @@ fn merged(graph: &Graph, sharding: &Sharding) -> Option<Graph> {
             };
             copy.finish_node(old, value);
         }
-        return Some(without_unused(&copy.finish()));
+        return Some(canonicalise::graph(&copy.finish(), true));
     }
     None
-}
-
-/// The graph without what nobody reads.
-fn without_unused(graph: &Graph) -> Graph {
-    let mut used: HashSet<ValueId> =
-        graph.outputs.iter().map(|(_, v)| *v).chain(graph.inputs.iter().copied()).collect();
-    for id in graph.ids().rev() {
-        if used.contains(&id) || matches!(graph.node(id).op, Op::Store { .. }) {
-            used.insert(id);
-            used.extend(graph.operands(id));
-        }
-    }
-    let mut copy = Copy::of(graph);
-    for old in graph.ids() {
-        if used.contains(&old) {
-            let value = copy.node(old, false);
-            copy.finish_node(old, value);
-        } else {
-            // Nobody asks for it; any id keeps the numbers in step.
-            copy.map.push(ValueId(0));
-        }
-    }
-    copy.finish()
 }
 
 /// A graph being copied with changes.
@@ -251,5 +228,89 @@ impl<'a> Copy<'a> {
             self.new.output(name, self.map[v.0 as usize]);
         }
         self.new.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Compile;
+    use targets::Target;
+
+    const HEADER: &str = "module m act bf16 dim hidden = 4 dim experts = 4 dim expert_ffn = 4 dim picked = 2
+        shard expert_ffn = [tp] shard experts = [ep]";
+
+    /// Operations of the first graph after the pass, without leaves.
+    fn relaxed(mesh: &str, values: &str, allowed: bool) -> (Vec<String>, String) {
+        let text = format!(
+            "{HEADER} mesh [{mesh}] place weight model d: expert_ffn over [tp]
+            weight model d: bf16[experts, hidden, expert_ffn]
+            entry e {{ graph first (%h, %f, %ids) -> (o = %o) {{ axes T = rows, expert_ffn = 2
+            %h: bf16[T, picked, expert_ffn] = input h
+            %f: f32[T, picked] = input f
+            %ids: i32<experts>[T, picked] = input ids
+            %d: bf16[experts, hidden, expert_ffn] = weight model d
+            %p: f32[T, picked, hidden] = linear over [expert_ffn] order any (%h, %d, %ids)
+            {values} }}
+            graph last () -> () {{ }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::verify_module(&module), Ok(()));
+        let mut target = Target::load("cpu").expect("a target");
+        target.relaxations = allowed.then(|| "rank-round".to_owned()).into_iter().collect();
+        let mesh = module.sharding.as_ref().expect("a mesh").mesh.clone();
+        let compile = Compile { target: &target, mesh: &mesh, exact: false };
+        let after = super::run(&module, &compile).expect("graphs");
+        assert_eq!(ir::verify_module(&after), Ok(()), "{}", ir::print_module(&after, false));
+        let text = ir::print_graph("first", &after.entries[0].first, &after.facts, false);
+        let inner = |l: &&str| l.starts_with('%') && !l.contains(" = input ") && !l.contains(" = weight ");
+        (after.relaxations, text.lines().map(str::trim).filter(inner).collect::<Vec<_>>().join("\n"))
+    }
+
+    const LIBRARY: &str = "%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)
+        %y: bf16[T, picked, hidden] = round bf16 (%s)
+        %w: f32[T, picked, hidden] = mul (%f, %y)
+        %t: f32[T, hidden] = reduce sum over picked order fold (%w)
+        %o: bf16[T, hidden] = round bf16 (%t)";
+
+    #[test]
+    fn the_sum_over_ranks_waits_for_the_sum_over_experts() {
+        let (names, text) = relaxed("tp = 2", LIBRARY, true);
+        assert_eq!(names, ["rank-round"]);
+        let expected = "%p: f32[T, picked, hidden] = linear over [expert_ffn] order any (%h, %d, %ids)
+%y: bf16[T, picked, hidden] = round bf16 (%p)
+%w: f32[T, picked, hidden] = mul (%f, %y)
+%t: f32[T, hidden] = reduce sum over picked order fold (%w)
+%8: bf16[T, hidden] = round bf16 (%t)
+%9: f32[T, hidden] = all_reduce over [tp] order serial (%8)
+%o: bf16[T, hidden] = round bf16 (%9)";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn two_sums_over_ranks_that_follow_each_other_become_one() {
+        let values = "%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)
+            %y: bf16[T, picked, hidden] = round bf16 (%s)
+            %e: f32[T, picked, hidden] = all_reduce over [ep] order serial (%y)
+            %w: f32[T, picked, hidden] = mul (%f, %e)
+            %t: f32[T, hidden] = reduce sum over picked order fold (%w)
+            %o: bf16[T, hidden] = round bf16 (%t)";
+        let (_, text) = relaxed("tp = 2, ep = 2", values, true);
+        assert_eq!(text.matches("all_reduce").count(), 1, "{text}");
+        assert!(text.contains("all_reduce over [tp, ep] order serial"), "{text}");
+    }
+
+    #[test]
+    fn what_has_another_user_or_no_sum_behind_it_stays() {
+        let shared = LIBRARY.replace(
+            "%o: bf16[T, hidden] = round bf16 (%t)",
+            "%u: f32[T, hidden] = reduce sum over picked order fold (%s) %o: f32[T, hidden] = add (%t, %u)",
+        );
+        let alone = "%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)
+            %o: bf16[T, picked, hidden] = round bf16 (%s)";
+        for (values, allowed) in [(shared.as_str(), true), (alone, true), (LIBRARY, false)] {
+            let (names, text) = relaxed("tp = 2", values, allowed);
+            assert_eq!(names, [""; 0]);
+            assert!(text.contains("%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)"), "{text}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::constraints::Walk;
 use super::error;
 use crate::PassError;
 use ir::{Entry, Extent, Facts, Graph, KvRef, Mesh, Module, Op, Placement, Scope, Sharding, ValueId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a variable stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -195,16 +195,31 @@ impl<'m> Axes<'m> {
     }
 
     fn settle(&mut self) -> Result<(), PassError> {
-        loop {
-            self.spread = (0..self.parent.len())
-                .map(|v| if self.whole[v] { Vec::new() } else { self.wish[v].clone().unwrap_or_default() })
-                .collect();
-            if !self.conflicts()? {
-                break;
-            }
-        }
+        self.spread_what_wishes();
+        // First of all: an uneven length is the user's mistake, and making its axis whole below would hide it.
         self.lengths_come_out_even()?;
-        self.heads_line_up()
+        while self.conflicts()? {
+            self.spread_what_wishes();
+        }
+        self.heads_line_up()?;
+        self.every_mesh_axis_works()
+    }
+
+    fn spread_what_wishes(&mut self) {
+        self.spread = (0..self.parent.len())
+            .map(|v| if self.whole[v] { Vec::new() } else { self.wish[v].clone().unwrap_or_default() })
+            .collect();
+    }
+
+    /// Ranks along a mesh axis over which nothing came to lie would all do the same work.
+    fn every_mesh_axis_works(&self) -> Result<(), PassError> {
+        let sharding = self.sharding();
+        let placements = sharding.weights.iter().map(|w| &w.axes).chain(sharding.kv.values()).chain([&sharding.rows]);
+        let used: HashSet<&String> = placements.flat_map(|p| p.values().flatten()).collect();
+        match self.mesh.axes().find(|(axis, _)| !used.iter().any(|u| u == axis)) {
+            Some((axis, _)) => Err(error::idle_mesh_axis(axis, self.mesh, &self.module.facts)),
+            None => Ok(()),
+        }
     }
 
     /// Makes whole what cannot be spread after all; says whether something changed.

@@ -22,6 +22,21 @@ pub(super) fn unknown_mesh_axis(axis: &str, mesh: &Mesh, facts: &Facts) -> PassE
     }
 }
 
+/// A mesh axis over which nothing can lie, although the spec names it.
+pub(super) fn idle_mesh_axis(axis: &str, mesh: &Mesh, facts: &Facts) -> PassError {
+    let wished: Vec<String> =
+        facts.shard.iter().filter(|(_, over)| over.iter().any(|o| o == axis)).map(|(a, _)| format!("`{a}`")).collect();
+    PassError {
+        code: "P0501",
+        message: format!(
+            "the mesh {mesh} has the axis `{axis}`, and {}, which the spec spreads over it, is needed whole by every rank",
+            wished.join(", ")
+        ),
+        help: format!("leave `{axis}` out of the mesh, or give it an axis of weights in `[shard]` that products sum or leave"),
+        span: None,
+    }
+}
+
 /// A length that does not come out even.
 pub(super) fn uneven(weight: &Weight, axis: &str, n: u64, over: &[String], mesh: &Mesh, shared: bool) -> PassError {
     let parts = mesh.parts(over);
@@ -32,8 +47,10 @@ pub(super) fn uneven(weight: &Weight, axis: &str, n: u64, over: &[String], mesh:
             over.join("\", \"")
         )
     } else {
-        let fits: Vec<String> = (1..=n.min(64)).filter(|p| n.is_multiple_of(*p)).map(|p| p.to_string()).collect();
-        format!("use a number of ranks along {} that divides it: {}", over.join("."), fits.join(", "))
+        let divides = |p: &u64| n.is_multiple_of(*p) || (shared && n > 0 && p.is_multiple_of(n));
+        let fits: Vec<String> = (1..=n.clamp(16, 64)).filter(divides).map(|p| p.to_string()).collect();
+        let rule = if shared { "divides it or is a multiple of it" } else { "divides it" };
+        format!("use a number of ranks along {} that {rule}: {}", over.join("."), fits.join(", "))
     };
     PassError {
         code: "P0502",
@@ -90,7 +107,14 @@ pub(super) fn heads_apart(
     let list = |over: &[String]| {
         if over.is_empty() { "whole on every rank".to_owned() } else { format!("spread over {}", over.join(", ")) }
     };
-    let words: Vec<String> = over.iter().map(|w| format!("\"{w}\"")).collect();
+    let help = match over.is_empty() {
+        // Something looks at all query heads at once, so no rank may have a part of them.
+        true => format!(
+            "leave `{cached}` out of `[shard]` too, or use a mesh without {}: nothing that is spread may combine all of `{heads}`",
+            kept.join(", ")
+        ),
+        false => format!("spread both alike in `[shard]`: `{cached} = [{}, \"or-replicate\"]`", quoted(over)),
+    };
     PassError {
         code: "P0504",
         message: format!(
@@ -98,7 +122,12 @@ pub(super) fn heads_apart(
             list(over),
             list(kept)
         ),
-        help: format!("spread both alike in `[shard]`: `{cached} = [{}, \"or-replicate\"]`", words.join(", ")),
+        help,
         span,
     }
+}
+
+/// Words as items of a TOML list.
+fn quoted(words: &[String]) -> String {
+    words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(", ")
 }

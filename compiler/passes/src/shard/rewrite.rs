@@ -5,7 +5,7 @@ use super::error;
 use super::pending::{Pending, by_value};
 use crate::PassError;
 use crate::error::defect;
-use ir::{Axis, DType, Extent, Graph, GraphBuilder, Node, Op, Order, TensorType, Type, ValueId};
+use ir::{ALL_ROWS, Axis, DType, Extent, Graph, GraphBuilder, Node, Op, Order, TensorType, Type, ValueId};
 use std::collections::HashMap;
 
 /// Rewrites a graph; `results` says whether its outputs are the entry's.
@@ -62,9 +62,6 @@ struct Rewriter<'a> {
     /// Values with the rows of all ranks, by those with a rank's own.
     joined: HashMap<ValueId, ValueId>,
 }
-
-/// What the rows of all ranks are called, after those of one.
-const ALL_ROWS: &str = ".all";
 
 impl Rewriter<'_> {
     fn at(&self, id: ValueId) -> Result<ValueId, PassError> {
@@ -225,9 +222,10 @@ impl Rewriter<'_> {
             total = self.new.add(op, &[total], Type::Tensor(wide.clone()), span);
         }
         if !back.is_empty() {
-            let from = ty.row_axes().next().filter(|row| row.ends_with(ALL_ROWS)).map(str::to_owned);
-            let from = from.ok_or_else(|| error::rows_apart("a sum over them has no rows", self.axes.rows(), span))?;
-            let into = from.trim_end_matches(ALL_ROWS).to_owned();
+            let joined =
+                ty.row_axes().next().and_then(|row| Some((row.to_owned(), row.strip_suffix(ALL_ROWS)?.to_owned())));
+            let (from, into) =
+                joined.ok_or_else(|| error::rows_apart("a sum over them has no rows", self.axes.rows(), span))?;
             wide.axes.iter_mut().filter(|a| a.name == from).for_each(|a| a.name.clone_from(&into));
             let op = Op::ReduceScatter { axis: from, over: self.axes.rows().to_vec(), into };
             total = self.new.add(op, &[total], Type::Tensor(wide.clone()), span);

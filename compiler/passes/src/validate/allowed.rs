@@ -7,8 +7,9 @@
 //! * a product of weights with an open order may stand as a sum of products, each over one contiguous part of the
 //!   contracted axis or with the ids of one part of the table (the others -1); the parts cover everything once;
 //! * that sum may stand behind views, cuts, products with something that is no part of it, and sums that are open
-//!   themselves, which then stand once per part; behind a rounding only if the parts are of the table alone, so that at
-//!   most one of them is not -0.
+//!   themselves, which then stand once per part; behind a rounding only if the parts are of the table alone and the
+//!   rounding comes before any such product or sum, so that at most one of the parts that round is not -0: behind a sum
+//!   over picked rows of the table two parts are.
 
 use ir::{Binary, DType, Extent, Graph, Module, Op, Order, ReduceOp, ValueId};
 use std::collections::HashMap;
@@ -45,6 +46,8 @@ struct Part {
     sum: Option<(u64, u64)>,
     own: Option<(u64, u64)>,
     rounded: bool,
+    /// Whether it has passed a product or a sum, so that more than one part may be other than -0.
+    mixed: bool,
 }
 
 impl Matcher<'_> {
@@ -118,7 +121,9 @@ impl Matcher<'_> {
             }
         }
         let rounded = narrowed || parts.iter().any(|p| p.rounded);
-        covers(self.old, &parts) && (!rounded || parts.iter().all(|p| p.sum.is_none()))
+        covers(self.old, &parts)
+            && !(narrowed && parts.iter().any(|p| p.mixed))
+            && !(rounded && parts.iter().any(|p| p.sum.is_some()))
     }
 
     /// The terms of a sum, however it is bracketed: the sum that it stands for was open.
@@ -148,16 +153,16 @@ impl Matcher<'_> {
                     if let Some(part) = self.part(news[place], olds[place])
                         && self.same(news[other], olds[other])
                     {
-                        return Some(part);
+                        return Some(Part { mixed: true, ..part });
                     }
                 }
                 None
             }
             Op::Reduce { op: ReduceOp::Sum, order, .. } if order.is_open() && same_op(&a.op, &b.op) => {
-                self.part(news[0], olds[0])
+                self.part(news[0], olds[0]).map(|part| Part { mixed: true, ..part })
             }
             Op::Round(_) if same_op(&a.op, &b.op) => {
-                self.part(news[0], olds[0]).map(|part| Part { rounded: true, ..part })
+                self.part(news[0], olds[0]).filter(|part| !part.mixed).map(|part| Part { rounded: true, ..part })
             }
             op if (op.is_view() || matches!(op, Op::Slice { .. })) && same_op(op, &b.op) => self.part(news[0], olds[0]),
             _ => None,
@@ -195,7 +200,13 @@ impl Matcher<'_> {
             _ => return None,
         }
         let same = olds.iter().zip(&news).all(|(a, b)| self.same(*b, *a));
-        (same && (sum.is_some() || own.is_some())).then_some(Part { origin: old, sum, own, rounded: false })
+        (same && (sum.is_some() || own.is_some())).then_some(Part {
+            origin: old,
+            sum,
+            own,
+            rounded: false,
+            mixed: false,
+        })
     }
 
     /// What a cut along an axis is of, and which part.
@@ -240,7 +251,7 @@ fn same_op(old: &Op, new: &Op) -> bool {
 }
 
 /// Whether an order is another with its open part decided.
-fn refines(from: &Order, to: &Order) -> bool {
+pub(super) fn refines(from: &Order, to: &Order) -> bool {
     match (from, to) {
         (Order::Any, _) => true,
         (Order::Split { parts: a, inner: x }, Order::Split { parts: b, inner: y }) => a == b && refines(x, y),

@@ -1,7 +1,7 @@
 //! What two runs left, number by number; and where the first difference comes from.
 
 use super::trial::{Program, Record, Trial};
-use interp::{Data, Hooks, Outputs, Site, Tensor};
+use interp::{Data, Hooks, InterpError, Outputs, Site, Tensor};
 use ir::{Module, Span};
 use std::cell::Cell;
 use std::collections::hash_map::DefaultHasher;
@@ -145,6 +145,27 @@ impl Record {
     }
 }
 
+/// The same record with every -0 a 0: the sign of a zero says in which order terms cancelled.
+pub(super) fn without_signs_of_zeros(record: &Record) -> Result<Record, InterpError> {
+    let mut plain = Record::default();
+    for outputs in &record.results {
+        let mut step = Outputs::new();
+        for (name, tensor) in outputs {
+            let data = match tensor.data() {
+                Data::F32(v) => Data::F32(v.iter().map(|x| x + 0.0).collect()),
+                other => other.clone(),
+            };
+            step.insert(name.clone(), Tensor::new(tensor.axes().to_vec(), tensor.dtype(), data)?.into());
+        }
+        plain.results.push(step);
+    }
+    let numbers = |v: &[f32]| v.iter().map(|x| x + 0.0).collect::<Vec<f32>>();
+    for (key, rows) in &record.cache {
+        plain.cache.insert(key.clone(), rows.iter().map(|(at, k, v)| (*at, numbers(k), numbers(v))).collect());
+    }
+    Ok(plain)
+}
+
 impl Comparison {
     /// The middle and the largest of the differences; the largest alone would tell of one selection that fell otherwise.
     pub(super) fn sizes(&self) -> (f32, f32) {
@@ -216,7 +237,7 @@ pub(super) fn origin(trial: &Trial, before: Program<'_>, after: &Module) -> Opti
     let bits: HashSet<(usize, u64)> = old.iter().map(|s| (s.step, s.bits)).collect();
     let differs = |s: &&Seen| match before {
         Program::Model(_) => !bits.contains(&(s.step, s.bits)),
-        Program::Module(_) | Program::Plan(..) => {
+        Program::Module(_) | Program::Kernels(_) | Program::Plan(..) => {
             // Of a value that is spread a rank shows a part, which is no difference.
             known.get(&(s.step, s.place, s.name.as_str())).is_some_and(|(shape, b)| *shape == s.shape && *b != s.bits)
         }

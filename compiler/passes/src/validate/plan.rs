@@ -8,13 +8,15 @@
 //! ```
 //!
 //! A value that is overwritten too early, read before it is made, or placed where it does not fit leaves other bits than the
-//! kernel level. Where a region writes over a value that it reads, it runs row by row along the axis of steps, reading
-//! the arena anew for each: rows before the one that runs are new, the others old.
+//! kernel level. Where a region writes over a value that it reads, it runs row by row along that value's outermost axis,
+//! reading the arena anew for each: rows before the one that runs are new, the others old. What it stores of a row is what it
+//! computes in the row's turn; the stores themselves run once, at the end.
 
-use interp::{Context, Data, Env, Fault, InterpError, Outputs, Tensor};
+use super::regions::{self, Piece, broken, made, piece};
+use interp::{Context, Data, Env, InterpError, Outputs, Tensor};
 use ir::{
-    Axis, BucketPlan, Buffer, Class, DType, Entry, Extent, Graph, GraphBuilder, Instance, KernelEntry, KernelGraph,
-    KernelModule, Launch, LayerKinds, Module, Op, Place, Plan, Program, RowsPerSequence, TensorType, ValueId,
+    Axis, BucketPlan, Buffer, DType, Extent, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Module, Place,
+    Plan, Program, RowsPerSequence, TensorType, ValueId,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,8 +37,8 @@ pub(super) fn step(
     let bucket = planned.buckets.iter().find(|b| holds(b, rows, &lengths));
     let bucket = bucket.ok_or_else(|| broken(format!("no bucket holds a step of {} rows", rows.len())))?;
     let arena = vec![POISON; usize::try_from(bucket.arena_bytes).map_err(|_| broken("the arena is too large"))?];
-    let module = kernels.to_module();
-    let mut run = Run { module, bucket, lengths, arenas: vec![arena; envs.len()], contexts, pieces: HashMap::new() };
+    let around = regions::surroundings(kernels);
+    let mut run = Run { around, bucket, lengths, arenas: vec![arena; envs.len()], contexts, pieces: HashMap::new() };
     for (rank, env) in envs.iter().enumerate() {
         for id in &kernel_entry.first().graph.inputs {
             let name = kernel_entry.first().graph.input_name(*id).unwrap_or_default();
@@ -50,10 +52,6 @@ pub(super) fn step(
     }
     run.program(kernel_entry, kernel_entry.graphs.len() - 1, None)?;
     (0..envs.len()).map(|rank| run.results(kernel_entry, rank)).collect()
-}
-
-fn broken(what: impl Into<String>) -> InterpError {
-    Fault::Graph(what.into()).into()
 }
 
 /// Lengths of row axes on every rank, as its inputs have them; where ranks join their rows, the sum over the group.
@@ -104,18 +102,9 @@ fn holds(plan: &BucketPlan, rows: &[(usize, i32)], lengths: &[Lengths]) -> bool 
     shape && sequences.len() as u64 <= plan.bucket.sequences && lengths.iter().flatten().all(fits)
 }
 
-/// A region as a graph of its own: what it reads are inputs, what leaves it are outputs, both called by their numbers.
-struct Piece {
-    graph: Graph,
-    /// Values of the arena that it reads.
-    reads: Vec<ValueId>,
-    /// Values that leave it.
-    makes: Vec<ValueId>,
-    stores: bool,
-}
-
 struct Run<'r, 'c> {
-    module: Module,
+    /// Facts and mesh.
+    around: Module,
     bucket: &'r BucketPlan,
     lengths: Vec<Lengths>,
     arenas: Vec<Vec<u8>>,
@@ -193,46 +182,61 @@ impl Run<'_, '_> {
         piece: &Piece,
         layer: Option<usize>,
     ) -> Result<(), InterpError> {
-        let reads = piece.reads.iter().map(|v| Ok((*v, place(graph, program, *v)?)));
-        let reads = reads.collect::<Result<Vec<_>, InterpError>>()?;
-        let makes = piece.makes.iter().map(|v| Ok((*v, place(graph, program, *v)?)));
-        let makes = makes.collect::<Result<Vec<_>, InterpError>>()?;
+        let placed = |ids: &[ValueId]| -> Result<Vec<(ValueId, Buffer)>, InterpError> {
+            ids.iter().map(|v| Ok((*v, place(graph, program, *v)?))).collect()
+        };
+        let (reads, makes) = (placed(&piece.reads)?, placed(&piece.makes)?);
         let over = |b: &Buffer| reads.iter().any(|(_, r)| r.offset_bytes == b.offset_bytes);
-        let written_over = makes.iter().any(|(_, b)| over(b));
         for (_, buffer) in makes.iter().filter(|(_, b)| !over(b)) {
             self.poison(buffer);
         }
-        let most = self.lengths.iter().filter_map(|l| l.get(ir::TOKEN_ROWS)).max().copied();
-        let steps = if written_over && !piece.stores { most } else { None };
-        match steps {
-            None => {
-                let left = self.evaluate(graph, piece, &reads, layer)?;
-                makes.iter().filter(|(_, b)| over(b)).for_each(|(_, b)| self.poison(b));
-                for (rank, env) in left.iter().enumerate() {
-                    for (id, buffer) in &makes {
-                        self.write(rank, buffer, made(env, *id)?)?;
-                    }
+        let outer = |id: &ValueId| graph.graph.tensor(*id).and_then(|ty| ty.axes.first());
+        let mut stepped: Vec<&Axis> = makes.iter().filter(|(_, b)| over(b)).filter_map(|(v, _)| outer(v)).collect();
+        stepped.dedup();
+        let without_stores = piece.stores.as_ref().map(|s| &s.before);
+        let row_wise = if piece.stores_are_read { None } else { Some(without_stores.unwrap_or(&piece.graph)) };
+        let Some(by_row) = row_wise.filter(|_| !stepped.is_empty()) else {
+            let left = self.evaluate(graph, &piece.graph, &reads, layer)?;
+            makes.iter().filter(|(_, b)| over(b)).for_each(|(_, b)| self.poison(b));
+            for (rank, env) in left.iter().enumerate() {
+                for (id, buffer) in &makes {
+                    self.write(rank, buffer, made(env, *id)?)?;
                 }
             }
-            Some(rows) => {
-                for row in 0..rows {
-                    let left = self.evaluate(graph, piece, &reads, layer)?;
-                    for (rank, env) in left.iter().enumerate() {
-                        for (id, buffer) in &makes {
-                            self.write_row(rank, buffer, made(env, *id)?, row)?;
-                        }
-                    }
+            return Ok(());
+        };
+        let mut steps = 0;
+        for rank in 0..self.arenas.len() {
+            for axis in &stepped {
+                steps = steps.max(self.length(rank, axis)?);
+            }
+        }
+        // What is stored of each row is what stands in the step of the row.
+        let mut stored: Vec<Env> = vec![Env::new(); self.arenas.len()];
+        for row in 0..steps {
+            let left = self.evaluate(graph, by_row, &reads, layer)?;
+            for (rank, env) in left.iter().enumerate() {
+                for (id, buffer) in &makes {
+                    let in_step = outer(id).is_some_and(|axis| stepped.contains(&axis));
+                    self.write_row(rank, buffer, made(env, *id)?, row, in_step)?;
+                }
+                for id in piece.stores.iter().flat_map(|s| &s.reads) {
+                    let in_step = outer(id).is_some_and(|axis| stepped.contains(&axis));
+                    keep_row(&mut stored[rank], *id, made(env, *id)?, row, in_step)?;
                 }
             }
         }
-        Ok(())
+        match &piece.stores {
+            Some(stores) if steps > 0 => regions::run(&stores.alone, layer, &self.around, &mut stored, self.contexts),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a region on what the arenas hold.
     fn evaluate(
         &mut self,
         graph: &KernelGraph,
-        piece: &Piece,
+        region: &Graph,
         reads: &[(ValueId, Buffer)],
         layer: Option<usize>,
     ) -> Result<Vec<Env>, InterpError> {
@@ -245,33 +249,20 @@ impl Run<'_, '_> {
             }
             envs.push(env);
         }
-        // The region runs as a layer, so that instance numbers and weights are those of this one.
-        let alone = |graph: Graph| Entry {
-            name: String::new(),
-            first: if layer.is_none() { graph.clone() } else { Graph::default() },
-            classes: vec![Class { name: String::new(), kinds: LayerKinds::new(), graph }],
-            instances: layer.map(|layer| Instance { layer, class: 0 }).into_iter().collect(),
-            last: Graph::default(),
-        };
-        let entry = alone(piece.graph.clone());
-        match (&self.module.sharding, &mut *self.contexts, &mut envs[..]) {
-            (None, [context], [env]) => drop(interp::run_entry(&entry, &self.module.facts, env, context)?),
-            _ => drop(interp::run_ranks(&entry, &self.module, &mut envs, self.contexts)?),
-        }
+        regions::run(region, layer, &self.around, &mut envs, self.contexts)?;
         Ok(envs)
     }
 
-    fn axes(&self, rank: usize, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
-        let length = |axis: &Axis| match axis.extent {
+    fn length(&self, rank: usize, axis: &Axis) -> Result<usize, InterpError> {
+        let rows = || self.lengths.get(rank).and_then(|l| l.get(&axis.name)).copied();
+        match axis.extent {
             Extent::Fixed(n) => Ok(n as usize),
-            Extent::Rows => self
-                .lengths
-                .get(rank)
-                .and_then(|l| l.get(&axis.name))
-                .copied()
-                .ok_or_else(|| broken(format!("no rows `{}`", axis.name))),
-        };
-        ty.axes.iter().map(|axis| Ok((axis.name.clone(), length(axis)?))).collect()
+            Extent::Rows => rows().ok_or_else(|| broken(format!("no rows `{}`", axis.name))),
+        }
+    }
+
+    fn axes(&self, rank: usize, ty: &TensorType) -> Result<Vec<(String, usize)>, InterpError> {
+        ty.axes.iter().map(|axis| Ok((axis.name.clone(), self.length(rank, axis)?))).collect()
     }
 
     fn bytes_of(&self, rank: usize, graph: &KernelGraph, id: ValueId) -> Result<usize, InterpError> {
@@ -294,17 +285,25 @@ impl Run<'_, '_> {
         self.put(rank, buffer, 0, &bytes)
     }
 
-    /// Writes one row, if the rank has so many; a value without the axis of steps is written with the first.
-    fn write_row(&mut self, rank: usize, buffer: &Buffer, tensor: &Tensor, row: usize) -> Result<(), InterpError> {
-        let bytes = encode(tensor);
-        let rows = tensor.length(ir::TOKEN_ROWS).unwrap_or(1);
-        if tensor.axes().first().is_none_or(|(name, _)| name != ir::TOKEN_ROWS) {
-            return if row == 0 { self.put(rank, buffer, 0, &bytes) } else { Ok(()) };
+    /// Writes one row along the outermost axis, if the rank has so many; a value that is not `in_step` is written whole
+    /// with the first.
+    fn write_row(
+        &mut self,
+        rank: usize,
+        buffer: &Buffer,
+        tensor: &Tensor,
+        row: usize,
+        in_step: bool,
+    ) -> Result<(), InterpError> {
+        if !in_step {
+            return if row == 0 { self.write(rank, buffer, tensor) } else { Ok(()) };
         }
+        let rows = tensor.axes().first().map_or(0, |axis| axis.1);
         if row >= rows {
             return Ok(());
         }
-        let width = bytes.len() / rows.max(1);
+        let bytes = encode(tensor);
+        let width = bytes.len() / rows;
         self.put(rank, buffer, row * width, bytes.get(row * width..(row + 1) * width).unwrap_or_default())
     }
 
@@ -328,8 +327,36 @@ impl Run<'_, '_> {
     }
 }
 
-fn made(env: &Env, id: ValueId) -> Result<&Tensor, InterpError> {
-    env.get(&id.to_string()).map(|t| &**t).ok_or_else(|| broken(format!("{id} was not made")))
+/// Takes one row of a value along its outermost axis over into what is kept of it; all of one that is not `in_step`, with
+/// the first.
+fn keep_row(kept: &mut Env, id: ValueId, value: &Tensor, row: usize, in_step: bool) -> Result<(), InterpError> {
+    let name = id.to_string();
+    let known = match kept.get(&name) {
+        Some(known) if in_step => known,
+        Some(_) => return Ok(()),
+        None => {
+            kept.insert(name, value.clone());
+            return Ok(());
+        }
+    };
+    let rows = value.axes().first().map_or(0, |axis| axis.1);
+    if row >= rows {
+        return Ok(());
+    }
+    let width = value.len() / rows;
+    let range = row * width..(row + 1) * width;
+    fn with_row<T: Copy>(known: &[T], new: &[T], range: std::ops::Range<usize>) -> Vec<T> {
+        let taken = |(i, (old, new)): (usize, (&T, &T))| if range.contains(&i) { *new } else { *old };
+        known.iter().zip(new).enumerate().map(taken).collect()
+    }
+    let data = match (known.data(), value.data()) {
+        (Data::F32(a), Data::F32(b)) => Data::F32(with_row(a, b, range)),
+        (Data::I32(a), Data::I32(b)) => Data::I32(with_row(a, b, range)),
+        (Data::Bool(a), Data::Bool(b)) => Data::Bool(with_row(a, b, range)),
+        _ => return Err(broken(format!("{id} changes its dtype"))),
+    };
+    kept.insert(name, Tensor::new(value.axes().to_vec(), value.dtype(), data)?);
+    Ok(())
 }
 
 /// Where a value lies, itself or as a view of another.
@@ -370,73 +397,6 @@ fn last_reads(graph: &KernelGraph, program: &Program) -> BTreeMap<ValueId, usize
     last
 }
 
-/// Cuts a region out of its graph.
-fn piece(graph: &KernelGraph, region: usize) -> Result<Piece, InterpError> {
-    let region = graph.regions.get(region).ok_or_else(|| broken(format!("there is no region {region}")))?;
-    let leaving = graph.leaving();
-    let mut cut = Cut {
-        graph: &graph.graph,
-        inside: &region.values,
-        builder: GraphBuilder::new(),
-        copies: HashMap::new(),
-        reads: Vec::new(),
-    };
-    // What is given stands first, so that a rank knows how many rows are its own before it exchanges any.
-    for id in &region.values {
-        if let Op::ReduceScatter { into, .. } = &graph.graph.node(*id).op {
-            let own =
-                graph.graph.inputs.iter().find(|v| graph.graph.tensor(**v).is_some_and(|t| t.axis(into).is_some()));
-            if let Some(own) = own {
-                cut.add(*own);
-            }
-        }
-        for operand in graph.graph.operands(*id).into_iter().filter(|v| !region.values.contains(v)) {
-            cut.add(operand);
-        }
-    }
-    for id in &region.values {
-        cut.add(*id);
-    }
-    let makes: Vec<ValueId> = region.values.iter().copied().filter(|v| leaving[v.0 as usize]).collect();
-    for id in &makes {
-        if let Some(copy) = cut.copies.get(id) {
-            cut.builder.output(&id.to_string(), *copy);
-        }
-    }
-    let stores = region.values.iter().any(|v| matches!(graph.graph.node(*v).op, Op::Store { .. }));
-    Ok(Piece { graph: cut.builder.finish(), reads: cut.reads, makes, stores })
-}
-
-struct Cut<'a> {
-    graph: &'a Graph,
-    inside: &'a [ValueId],
-    builder: GraphBuilder,
-    copies: HashMap<ValueId, ValueId>,
-    reads: Vec<ValueId>,
-}
-
-impl Cut<'_> {
-    /// The copy of a value: computed if it is inside or another view, given if it is not.
-    fn add(&mut self, id: ValueId) -> ValueId {
-        if let Some(copy) = self.copies.get(&id) {
-            return *copy;
-        }
-        let node = self.graph.node(id);
-        let leaf = node.op.is_leaf() && self.graph.input_name(id).is_none();
-        let copy = if self.inside.contains(&id) || leaf || node.op.is_view() {
-            let operands: Vec<ValueId> = self.graph.operands(id).into_iter().map(|v| self.add(v)).collect();
-            self.builder.add(node.op.clone(), &operands, node.ty.clone(), None)
-        } else {
-            if node.ty.tensor().is_some() {
-                self.reads.push(id);
-            }
-            self.builder.input(&id.to_string(), node.ty.clone())
-        };
-        self.copies.insert(id, copy);
-        copy
-    }
-}
-
 fn decode(bytes: &[u8], dtype: DType) -> Data {
     let words = |i: &[u8]| [i[0], i[1], i[2], i[3]];
     match dtype {
@@ -457,5 +417,145 @@ fn encode(tensor: &Tensor) -> Vec<u8> {
         (Data::F32(v), _) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Data::I32(v), _) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Data::Bool(v), _) => v.iter().map(|b| u8::from(*b)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Compile, plan_memory, select_kernels};
+    use interp::{Cache, MemoryCache, NoHooks, NoWeights};
+    use targets::Target;
+
+    /// The kernel level of a text, each operation a region but for the last of one graph, which are one, and its plan.
+    fn kernels(text: &str, graph: usize, joined: usize) -> (KernelModule, Plan) {
+        let module = ir::parse_module(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let target = Target::load("cpu").expect("a target");
+        let compile = Compile::one_device(&target);
+        let mut kernels = select_kernels::run(&module, &compile).expect("kernels");
+        let mut plan = plan_memory::run(&kernels, &compile).expect("a plan");
+        let regions = &mut kernels.entries[0].graphs[graph].regions;
+        let last = regions.split_off(regions.len() - joined);
+        let values: Vec<ValueId> = last.iter().flat_map(|r| r.values.clone()).collect();
+        let kernel = last[0].kind;
+        for bucket in &mut plan.entries[0].buckets {
+            let launches = &mut bucket.programs[graph].launches;
+            launches.retain(|l| !matches!(l, Launch::Region { region, .. } if *region >= regions.len()));
+            let (region, variant) = (regions.len(), ir::Variant::Only);
+            launches.push(Launch::Region { region, kernel, variant, reads: Vec::new(), dependent: false });
+        }
+        regions.push(ir::Region { values, ..last[0].clone() });
+        (kernels, plan)
+    }
+
+    fn floats(name: &str, axes: &[(&str, usize)]) -> (String, Tensor) {
+        let n: usize = axes.iter().map(|a| a.1).product();
+        (name.to_owned(), Tensor::f32(axes, (0..n).map(|i| 1.0 + i as f32).collect()).expect("numbers"))
+    }
+
+    /// Results and cached keys of a step of three rows.
+    fn run(kernels: &KernelModule, plan: &Plan, env: &Env) -> (Outputs, Vec<Vec<f32>>) {
+        let mut cache = MemoryCache::default();
+        cache.begin_step(vec![0; 3]);
+        let mut hooks = NoHooks;
+        let context = Context { layer: None, weights: &NoWeights, cache: &mut cache, hooks: &mut hooks };
+        let rows = [(0, 0), (0, 1), (0, 2)];
+        let left = step((kernels, plan), "e", &rows, std::slice::from_ref(env), &mut [context]).expect("a step");
+        cache.begin_step(vec![0]);
+        let keys = match kernels.facts.kv.is_empty() {
+            true => Vec::new(),
+            false => {
+                let cached = cache.rows("near", 0, 0, 0, i32::MAX).expect("a cache");
+                cached.into_iter().map(|row| row.k.into_owned()).collect()
+            }
+        };
+        (left.into_iter().next().expect("a rank"), keys)
+    }
+
+    /// The plan with a value of a program where another is.
+    fn moved(plan: &Plan, program: usize, value: ValueId, onto: ValueId) -> Plan {
+        let mut plan = plan.clone();
+        for bucket in &mut plan.entries[0].buckets {
+            let program = &mut bucket.programs[program];
+            program.places[value.0 as usize] = program.places[onto.0 as usize];
+        }
+        plan
+    }
+
+    #[test]
+    fn rows_of_any_axis_are_written_one_after_the_other() {
+        // A region picks rows of %y and writes them over %y: right where each row picks itself only.
+        let text = "module m act f32 dim n = 2 entry e { graph first (%x, %rows) -> () { axes T = rows, R = rows
+            %x: f32[T, n] = input x
+            %rows: i32<T>[R] = input rows }
+            graph last (%x, %rows) -> (z = %z) { axes T = rows, R = rows
+            %x: f32[T, n] = input x
+            %rows: i32<T>[R] = input rows
+            %y: f32[T, n] = neg (%x)
+            %g: f32[R, n] = gather over T (%y, %rows)
+            %v: f32[R, n] = neg (%g)
+            %z: f32[R, n] = neg (%v) } }";
+        let (kernels, plan) = kernels(text, 1, 1);
+        let id = |name: &str| kernels.entries[0].last().graph.find(name).expect("a value");
+        let env = |ids: Vec<i32>| -> Env {
+            let rows = ("rows".to_owned(), Tensor::i32(&[("R", 3)], ids).expect("ids"));
+            [floats("x", &[("T", 3), ("n", 2)]), rows].into_iter().collect()
+        };
+        let over = moved(&plan, 1, id("g"), id("y"));
+        for (ids, shows) in [(vec![0, 1, 2], false), (vec![2, 0, 1], true)] {
+            let env = env(ids.clone());
+            let same = run(&kernels, &plan, &env).0 == run(&kernels, &over, &env).0;
+            assert_eq!(same, !shows, "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_of_a_row_is_computed_in_its_turn() {
+        // The key of a row, and from it the row's new value, in the place of the old one.
+        let text = |key: &str| {
+            format!(
+                "module m act f32 dim n = 2 dim heads = 1 layers 0: attn = near
+                kv near: k [heads, n] v [heads, n] layers [0]
+                entry e {{ graph first (%x, %pos) -> () {{ axes T = rows
+                %x: f32[T, heads, n] = input x
+                %pos: i32[T] = input pos }}
+                class near {{attn = near}} (%x, %pos) -> (x = %b) {{ axes T = rows
+                %x: f32[T, heads, n] = input x
+                %pos: i32[T] = input pos
+                %f: f32[heads, n] = slice T from 0 len 1 (%x)
+                %k: f32[T, heads, n] = {key}
+                %c: cache = store kind near (%k, %k, %pos)
+                %b: f32[T, heads, n] = neg (%k) }}
+                instances 0: near
+                graph last (%x) -> (z = %x) {{ axes T = rows %x: f32[T, heads, n] = input x }} }}"
+            )
+        };
+        let positions = ("pos".to_owned(), Tensor::i32(&[("T", 3)], vec![0, 1, 2]).expect("positions"));
+        let env: Env = [floats("x", &[("T", 3), ("heads", 1), ("n", 2)]), positions].into_iter().collect();
+        // The numbers are 1 to 6. Of the second row on, the first row is the new one: -2, -4.
+        let doubled = [[2.0, 4.0], [6.0, 8.0], [10.0, 12.0]];
+        let (whole, in_turn) = ([[2.0, 4.0], [4.0, 6.0], [6.0, 8.0]], [[2.0, 4.0], [1.0, 0.0], [3.0, 2.0]]);
+        for (key, own, shared) in [("add (%x, %x)", doubled, doubled), ("add (%x, %f)", whole, in_turn)] {
+            let (kernels, plan) = kernels(&text(key), 1, 4);
+            let graph = &kernels.entries[0].graphs[1].graph;
+            let id = |name: &str| graph.find(name).expect("a value");
+            // The new value in a place of its own, moved to the old one's when all is done; or right there.
+            let placed = |there: bool| {
+                let mut plan = moved(&plan, 1, id("b"), id("x"));
+                for bucket in &mut plan.entries[0].buckets {
+                    bucket.programs[1].launches.retain(|l| matches!(l, Launch::Region { .. }));
+                    if !there {
+                        let free = Buffer { offset_bytes: bucket.arena_bytes, ..bucket.shared["x"] };
+                        bucket.arena_bytes += free.bytes;
+                        bucket.programs[1].places[id("b").0 as usize] = Place::Arena(free);
+                        bucket.programs[1].launches.push(Launch::Move { from: id("b"), to: "x".to_owned() });
+                    }
+                }
+                plan
+            };
+            // Each row is stored once.
+            assert_eq!(run(&kernels, &placed(false), &env).1, own, "{key}");
+            assert_eq!(run(&kernels, &placed(true), &env).1, shared, "{key}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
 
-use super::{plan, ranks};
+use super::{plan, probe, ranks, regions};
 use crate::PassError;
 use interp::WeightMap;
 use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
@@ -29,6 +29,8 @@ pub enum Program<'p> {
     Model(&'p Model),
     /// Flat graphs per layer class.
     Module(&'p Module),
+    /// Flat graphs region by region: a region sees what earlier ones left, and leaves what later ones read.
+    Kernels(&'p KernelModule),
     /// Launches on an arena, with the regions that they launch.
     Plan(&'p KernelModule, &'p Plan),
 }
@@ -39,7 +41,7 @@ impl<'p> Program<'p> {
         match self {
             Program::Model(_) => None,
             Program::Module(module) => Some((module.sharding.as_ref()?, &module.facts)),
-            Program::Plan(kernels, _) => Some((kernels.sharding.as_ref()?, &kernels.facts)),
+            Program::Kernels(kernels) | Program::Plan(kernels, _) => Some((kernels.sharding.as_ref()?, &kernels.facts)),
         }
     }
 }
@@ -91,11 +93,33 @@ impl Trial {
         Ok(Trial {
             entry: signature.name.clone(),
             seed,
-            weights: weights(facts, seed)?,
+            weights: weights(facts, seed, &|w| w.dtype, &|x| x)?,
             inputs,
             kinds: facts.kv.iter().map(|k| k.name.clone()).collect(),
             layers: facts.layers(),
             picks: picks.map(|(name, _)| name.clone()).collect(),
+        })
+    }
+
+    /// The same steps with numbers for a probe: floats are binary32, weights multiples of a step and of ordinary size.
+    pub(super) fn probe(&self, facts: &Facts) -> Result<Trial, InterpError> {
+        let step = |x: f32| (x * probe::WEIGHT_STEPS).round_ties_even() / probe::WEIGHT_STEPS;
+        let wide = |env: &Env| -> Result<Env, InterpError> {
+            let mut new = Env::new();
+            for (name, tensor) in env.iter() {
+                let dtype = probe::wide(tensor.dtype());
+                new.insert(name, Tensor::new(tensor.axes().to_vec(), dtype, tensor.data().clone())?);
+            }
+            Ok(new)
+        };
+        Ok(Trial {
+            entry: self.entry.clone(),
+            seed: self.seed,
+            weights: weights(facts, 1, &|w| probe::wide(w.dtype), &step)?,
+            inputs: self.inputs.iter().map(wide).collect::<Result<_, _>>()?,
+            kinds: self.kinds.clone(),
+            layers: self.layers,
+            picks: self.picks.clone(),
         })
     }
 
@@ -118,6 +142,11 @@ impl Trial {
                 Program::Model(model) => interp::run_model(model, &self.entry, env, &mut context)?,
                 Program::Module(module) => {
                     interp::run_entry(self.entry_of(module)?, &module.facts, &mut env.clone(), &mut context)?
+                }
+                Program::Kernels(kernels) => {
+                    let (envs, contexts) = (std::slice::from_ref(env), std::slice::from_mut(&mut context));
+                    let left = regions::step(kernels, &self.entry, envs, contexts)?;
+                    left.into_iter().next().unwrap_or_default()
                 }
                 Program::Plan(kernels, plan) => {
                     let (envs, contexts) = (std::slice::from_ref(env), std::slice::from_mut(&mut context));
@@ -171,6 +200,7 @@ impl Trial {
             let outputs = match program {
                 Program::Model(_) => return Err(interp::Fault::Graph("a model runs on no mesh".to_owned()).into()),
                 Program::Module(module) => interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?,
+                Program::Kernels(kernels) => regions::step(kernels, &self.entry, &envs, &mut contexts)?,
                 Program::Plan(kernels, plan) => {
                     plan::step((kernels, plan), &self.entry, STEPS[step], &envs, &mut contexts)?
                 }
@@ -215,7 +245,12 @@ pub(super) fn refused(error: &InterpError) -> PassError {
 }
 
 /// Products keep about the size of their input; vectors are norms' weights and biases.
-fn weights(facts: &Facts, seed: u64) -> Result<WeightMap, InterpError> {
+fn weights(
+    facts: &Facts,
+    seed: u64,
+    dtype: &dyn Fn(&ir::Weight) -> DType,
+    number: &dyn Fn(f32) -> f32,
+) -> Result<WeightMap, InterpError> {
     let scale = SCALES[((seed - 1) % SCALES.len() as u64) as usize];
     let mut map = WeightMap::new();
     for weight in &facts.weights {
@@ -228,9 +263,10 @@ fn weights(facts: &Facts, seed: u64) -> Result<WeightMap, InterpError> {
         let size = scale * if ty.axes.len() > 1 { 1.4 / (width as f32).sqrt() } else { 0.6 };
         for layer in layers {
             let key = numerics::hash_name(&format!("{} {layer:?}", weight.name));
-            let data: Vec<f32> = (0..weight.elements()).map(|i| size * numerics::synthetic(seed, key, i)).collect();
+            let data: Vec<f32> =
+                (0..weight.elements()).map(|i| number(size * numerics::synthetic(seed, key, i))).collect();
             let axes = ty.axes.iter().map(|axis| (axis.name.clone(), length(axis, 0))).collect();
-            map.insert(weight.name.clone(), layer, floats(axes, ty.dtype, data)?);
+            map.insert(weight.name.clone(), layer, floats(axes, dtype(weight), data)?);
         }
     }
     Ok(map)

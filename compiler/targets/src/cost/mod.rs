@@ -22,12 +22,12 @@ mod step;
 mod tests;
 
 use crate::Hardware;
-use ir::{Bucket, Mesh, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
+use ir::{Bucket, Mesh, RowsPerSequence, Sharding, TOKEN_ROWS, WANTED_ROWS};
 use std::ops::AddAssign;
 
 pub use step::{GraphCost, KernelCost, StepCost, step};
 
-/// What a step brings to one rank.
+/// What a step brings: all of it, or the part of one rank ([`Load::of_rank`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Token rows.
@@ -52,6 +52,21 @@ impl Load {
                 Load { tokens, sequences, wanted: bucket.wanted, context: context.max(n) }
             }
             RowsPerSequence::Ragged => Load { tokens, sequences: 1, wanted: 1, context: tokens },
+        }
+    }
+
+    /// The part of a rank where rows are spread over ranks, by whole sequences.
+    fn of_rank(self, sharding: Option<&Sharding>) -> Load {
+        let parts = |axis| match sharding.and_then(|s| Some((s, s.rows.get(axis)?))) {
+            Some((sharding, over)) => sharding.mesh.parts(over).max(1),
+            None => 1,
+        };
+        let (tokens, wanted) = (parts(TOKEN_ROWS), parts(WANTED_ROWS));
+        Load {
+            tokens: self.tokens.div_ceil(tokens),
+            sequences: self.sequences.div_ceil(tokens),
+            wanted: self.wanted.div_ceil(wanted),
+            ..self
         }
     }
 

@@ -31,16 +31,17 @@ pub struct GraphCost {
 /// A whole step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
-    /// What it brings.
+    /// What it brings to the rank.
     pub load: Load,
     /// Graphs in the order of the entry.
     pub graphs: Vec<GraphCost>,
 }
 
-/// Costs of a step of an entry on one rank.
+/// Costs on one rank of a step of an entry; `load` is that of all ranks together.
 pub fn step(kernels: &KernelModule, entry: &KernelEntry, target: &Target, load: Load) -> StepCost {
     let facts = kernels.local_facts();
     let single = Mesh::single();
+    let load = load.of_rank(kernels.sharding.as_ref());
     let mesh = kernels.sharding.as_ref().map_or(&single, |s| &s.mesh);
     let mut context =
         Context { facts: &facts, mesh, load, kv_dtype: target.kv.dtype.resolve(facts.act), gathered: HashMap::new() };

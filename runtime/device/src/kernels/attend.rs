@@ -1,7 +1,7 @@
 //! Attention over paged keys and values.
 //!
 //! Keys are taken in blocks of [`BLOCK`] at *absolute* positions, the softmax is carried from block to block: per block one maximum,
-//! one rescaling of what came before, then keys in ascending order. What a query computes depends on its own position,
+//! one rescaling of what came before, then keys in ascending order, product and sum in one operation. What a query computes depends on its own position,
 //! the window and the cached rows, so chunks, batches and threads cannot change its bits. A windowed kind looks at
 //! the pages of its window only.
 
@@ -19,13 +19,20 @@ use std::ops::Range;
 /// Keys in a block.
 const BLOCK: usize = 256;
 
+/// Places from an element of the keys to the next: a little more than a block, so that elements do not fall on the same few
+/// lines of a cache.
+const STRIDE: usize = BLOCK + 16;
+
+/// Running totals of the weights of a block; it divides [`BLOCK`].
+const SUMS: usize = 16;
+
 /// Query rows that share the loading of a block.
 const TILE: usize = 32;
 
 /// Products of queries and keys below this number are not worth waking a thread (some fifty microseconds' work).
 const PARALLEL_PRODUCTS: usize = 1 << 19;
 
-/// Numbers behind the last key that a vector may reach, and maxima that are carried together.
+/// Numbers behind the last key that a vector may reach.
 const LANES: usize = 32;
 
 /// An attention kernel.
@@ -259,7 +266,7 @@ impl Job<'_> {
             let rows = &mut scratch.rows[..count.min(BLOCK) * width];
             self.pool.load(page, self.slot, token, count, head, Side::Key, rows);
             for (j, key) in rows.chunks_exact(width).enumerate() {
-                key.iter().enumerate().for_each(|(e, x)| scratch.k[e * BLOCK + position - positions.start + j] = *x);
+                key.iter().enumerate().for_each(|(e, x)| scratch.k[e * STRIDE + position - positions.start + j] = *x);
             }
             self.pool.load(page, self.slot, token, count, head, Side::Value, &mut scratch.v[at..]);
             position += count;
@@ -293,7 +300,7 @@ impl Scratch {
 
     /// Makes room for heads of `width` elements, `group` of them under one KV head.
     fn fit(&mut self, width: usize, group: usize) {
-        self.k.resize(BLOCK * width + LANES, 0.0);
+        self.k.resize(STRIDE * width + LANES, 0.0);
         self.v.resize(BLOCK * width, 0.0);
         self.rows.resize(BLOCK * width, 0.0);
         self.q.resize(TILE * group, 0.0);
@@ -311,7 +318,7 @@ thread_local! {
 struct Block<'a> {
     /// Element by element: element e of head h at `e * heads + h`.
     q: &'a [f32],
-    /// Keys, element by element: element e of key j at `e * BLOCK + j`. At least [`LANES`] numbers follow the last key.
+    /// Keys, element by element: element e of key j at `e * STRIDE + j`. At least [`LANES`] numbers follow the last key.
     k: &'a [f32],
     /// Values, key by key.
     v: &'a [f32],
@@ -358,45 +365,84 @@ impl Block<'_> {
         let (width, keys) = (self.width, self.keys);
         let heads = self.carried.len();
         let scores = &mut self.scores[first * BLOCK..(first + H) * BLOCK];
-        let scale = simd.splat_f32s(self.scale);
-        for at in (0..keys).step_by(S::F32_LANES) {
-            let mut totals = [simd.splat_f32s(0.0); H];
-            for (q, k) in self.q.chunks_exact(heads).zip(self.k.chunks(BLOCK)) {
-                let k = S::as_simd_f32s(&k[at..at + S::F32_LANES]).0[0];
-                for (total, q) in totals.iter_mut().zip(&q[first..first + H]) {
-                    *total = simd.add_f32s(*total, simd.mul_f32s(simd.splat_f32s(*q), k));
-                }
-            }
-            for (h, total) in totals.into_iter().enumerate() {
-                // The last vector may reach into scores of keys that are not seen; nobody looks at those.
-                let scores = &mut scores[h * BLOCK + at..h * BLOCK + at + S::F32_LANES];
-                S::as_mut_simd_f32s(scores).0[0] = simd.mul_f32s(total, scale);
-            }
+        let queries = Queries { q: self.q, heads, first, k: self.k, scale: simd.splat_f32s(self.scale) };
+        let mut at = 0;
+        while at + S::F32_LANES < keys {
+            queries.score::<S, H, 2>(simd, at, scores);
+            at += 2 * S::F32_LANES;
+        }
+        if at < keys {
+            queries.score::<S, H, 1>(simd, at, scores);
         }
         let mut kept = [0.0; H];
-        let mut sums = [0.0; H];
         for h in 0..H {
             let carried = &mut self.carried[first + h];
-            let scores = &mut scores[h * BLOCK..h * BLOCK + keys];
+            // What the last vector reached of keys that are not seen has no weight.
+            let scores = &mut scores[h * BLOCK..h * BLOCK + keys.next_multiple_of(SUMS)];
+            scores[keys..].fill(f32::NEG_INFINITY);
             let max = largest(simd, carried.max, scores);
-            scores.iter_mut().for_each(|score| *score = numerics::exp(*score - max));
-            kept[h] = numerics::exp(carried.max - max);
-            sums[h] = carried.sum * kept[h];
-            carried.max = max;
+            let sum = weights(scores, max);
+            // Before the first block there is nothing to keep.
+            kept[h] = if carried.max == f32::NEG_INFINITY { 0.0 } else { numerics::exp(carried.max - max) };
+            *carried = Carried { max, sum: carried.sum * kept[h] + sum };
         }
         let scores: [&[f32]; H] = std::array::from_fn(|h| &scores[h * BLOCK..h * BLOCK + keys]);
         let out = &mut self.out[first * width..(first + H) * width];
-        weigh(simd, scores, kept, &mut sums, self.v, width, out);
-        (0..H).for_each(|h| self.carried[first + h].sum = sums[h]);
+        let mut at = 0;
+        while at + 2 * S::F32_LANES <= width {
+            weigh::<S, H, 2>(simd, scores, kept, self.v, [at, width], out);
+            at += 2 * S::F32_LANES;
+        }
+        while at + S::F32_LANES <= width {
+            weigh::<S, H, 1>(simd, scores, kept, self.v, [at, width], out);
+            at += S::F32_LANES;
+        }
+        for h in 0..H {
+            for e in at..width {
+                let out = &mut out[h * width + e];
+                let terms = scores[h].iter().zip(self.v.chunks_exact(width));
+                *out = terms.fold(*out * kept[h], |sum, (p, v)| p.mul_add(v[e], sum));
+            }
+        }
     }
 }
 
-/// One of the lanes.
-#[inline(always)]
-fn first_lane<S: Simd>(x: S::f32s) -> f32 {
-    let mut lanes = [0.0; LANES];
-    S::as_mut_simd_f32s(&mut lanes[..S::F32_LANES]).0[0] = x;
-    lanes[0]
+/// Query heads against keys.
+struct Queries<'a, V> {
+    /// See [`Block::q`].
+    q: &'a [f32],
+    heads: usize,
+    /// The first head that is looked at.
+    first: usize,
+    /// See [`Block::k`].
+    k: &'a [f32],
+    scale: V,
+}
+
+impl<V> Queries<'_, V> {
+    /// Scores of `H` heads and `N` vectors of keys from key `at` on: all totals stay in registers.
+    #[inline(always)]
+    fn score<S: Simd<f32s = V>, const H: usize, const N: usize>(&self, simd: S, at: usize, scores: &mut [f32])
+    where
+        V: Copy,
+    {
+        let mut totals = [[simd.splat_f32s(0.0); N]; H];
+        for (q, k) in self.q.chunks_exact(self.heads).zip(self.k.chunks(STRIDE)) {
+            let k = S::as_simd_f32s(&k[at..at + N * S::F32_LANES]).0;
+            for (totals, q) in totals.iter_mut().zip(&q[self.first..self.first + H]) {
+                let q = simd.splat_f32s(*q);
+                for (total, k) in totals.iter_mut().zip(k) {
+                    *total = simd.mul_add_f32s(q, *k, *total);
+                }
+            }
+        }
+        for (scores, totals) in scores.chunks_exact_mut(BLOCK).zip(totals) {
+            let scores = S::as_mut_simd_f32s(&mut scores[at..at + N * S::F32_LANES]).0;
+            for (score, total) in scores.iter_mut().zip(totals) {
+                *score = simd.mul_f32s(total, self.scale);
+            }
+        }
+    }
 }
 
 /// The largest of all. Neither the sign of a zero nor a NaN among them matters: weights are powers of differences, and a NaN makes
@@ -404,60 +450,62 @@ fn first_lane<S: Simd>(x: S::f32s) -> f32 {
 #[inline(always)]
 fn largest<S: Simd>(simd: S, before: f32, x: &[f32]) -> f32 {
     let (whole, rest) = S::as_simd_f32s(x);
-    let most = whole.iter().fold(simd.splat_f32s(before), |most, x| simd.max_f32s(most, *x));
+    let mut most = simd.splat_f32s(before);
+    for x in whole {
+        most = simd.max_f32s(most, *x);
+    }
     rest.iter().fold(simd.reduce_max_f32s(most), |max, x| max.max(*x))
 }
 
-/// `out = out * kept + Σ p v` and `sum = sum + Σ p` for every head, keys in ascending order; as many elements of the heads at once
-/// as stay in registers.
+/// Turns scores into weights, and adds these up: key `i` to total `i` modulo [`SUMS`], then the totals in halves.
 #[inline(always)]
-fn weigh<S: Simd, const H: usize>(
+fn weights(scores: &mut [f32], max: f32) -> f32 {
+    let mut sums = [0.0; SUMS];
+    for scores in scores.as_chunks_mut::<SUMS>().0 {
+        for (score, sum) in scores.iter_mut().zip(&mut sums) {
+            *score = numerics::exp(*score - max);
+            *sum += *score;
+        }
+    }
+    numerics::fold_halving(&mut sums)
+}
+
+/// `out = out * kept + Σ p v` for every head, keys in ascending order, for `N` vectors of elements from `at` on; `width` is that
+/// of a head.
+#[inline(always)]
+fn weigh<S: Simd, const H: usize, const N: usize>(
     simd: S,
     weights: [&[f32]; H],
     kept: [f32; H],
-    sums: &mut [f32; H],
     v: &[f32],
-    width: usize,
+    [at, width]: [usize; 2],
     out: &mut [f32],
 ) {
-    let whole = width / S::F32_LANES * S::F32_LANES;
-    for at in (0..whole).step_by(S::F32_LANES) {
-        let mut totals: [S::f32s; H] = std::array::from_fn(|h| {
-            let out = S::as_simd_f32s(&out[h * width + at..h * width + at + S::F32_LANES]).0[0];
-            simd.mul_f32s(out, simd.splat_f32s(kept[h]))
-        });
-        if at == 0 {
-            // The sums of weights go along with the first vector: every lane holds the same, and no addition waits.
-            let mut lanes: [S::f32s; H] = std::array::from_fn(|h| simd.splat_f32s(sums[h]));
-            for (i, v) in v.chunks_exact(width).enumerate() {
-                let v = S::as_simd_f32s(&v[..S::F32_LANES]).0[0];
-                for h in 0..H {
-                    let p = simd.splat_f32s(weights[h][i]);
-                    totals[h] = simd.add_f32s(totals[h], simd.mul_f32s(p, v));
-                    lanes[h] = simd.add_f32s(lanes[h], p);
-                }
-            }
-            (0..H).for_each(|h| sums[h] = first_lane::<S>(lanes[h]));
-        } else {
-            for (i, v) in v.chunks_exact(width).enumerate() {
-                let v = S::as_simd_f32s(&v[at..at + S::F32_LANES]).0[0];
-                for (total, weights) in totals.iter_mut().zip(weights) {
-                    *total = simd.add_f32s(*total, simd.mul_f32s(simd.splat_f32s(weights[i]), v));
-                }
-            }
-        }
-        for (h, total) in totals.into_iter().enumerate() {
-            S::as_mut_simd_f32s(&mut out[h * width + at..h * width + at + S::F32_LANES]).0[0] = total;
+    let vectors = at..at + N * S::F32_LANES;
+    // Loops, no closures: what is not inlined is not compiled for vectors.
+    let mut totals = [[simd.splat_f32s(0.0); N]; H];
+    for (h, totals) in totals.iter_mut().enumerate() {
+        let out = S::as_simd_f32s(&out[h * width..(h + 1) * width][vectors.clone()]).0;
+        let kept = simd.splat_f32s(kept[h]);
+        for (total, out) in totals.iter_mut().zip(out) {
+            *total = simd.mul_f32s(*out, kept);
         }
     }
-    for h in 0..H {
-        if whole == 0 {
-            sums[h] = weights[h].iter().fold(sums[h], |sum, p| sum + p);
+    let keys = weights.first().map_or(0, |w| w.len());
+    let weights = weights.map(|w| &w[..keys]);
+    for (i, v) in v.chunks_exact(width).take(keys).enumerate() {
+        let v = S::as_simd_f32s(&v[vectors.clone()]).0;
+        for (totals, weights) in totals.iter_mut().zip(weights) {
+            let p = simd.splat_f32s(weights[i]);
+            for (total, v) in totals.iter_mut().zip(v) {
+                *total = simd.mul_add_f32s(p, *v, *total);
+            }
         }
-        for e in whole..width {
-            let out = &mut out[h * width + e];
-            let terms = weights[h].iter().zip(v.chunks_exact(width));
-            *out = terms.fold(*out * kept[h], |sum, (p, v)| sum + *p * v[e]);
+    }
+    for (h, totals) in totals.into_iter().enumerate() {
+        let out = S::as_mut_simd_f32s(&mut out[h * width..(h + 1) * width][vectors.clone()]).0;
+        for (out, total) in out.iter_mut().zip(totals) {
+            *out = total;
         }
     }
 }

@@ -108,7 +108,7 @@ impl Cursor<'_> {
                 true => out[to].fill(x[from]),
                 false => {
                     let len = to.len();
-                    out[to].copy_from_slice(&x[from..from + len]);
+                    crate::view::copy_run(&x[from..from + len], &mut out[to]);
                 }
             }),
             View::Bf16(x) => self.take(n, |from, to, constant| match constant {

@@ -1,6 +1,6 @@
 //! `linear`: dense products, and products in which each row picks its slice of the weight.
 
-use super::matmul::{Panels, multiply};
+use super::matmul::{Panels, Terms, multiply};
 use super::nest::{Nest, Shape, lengths, strides_along};
 use super::{KernelResult, Launching};
 use crate::view::{Target, View};
@@ -18,6 +18,8 @@ pub(crate) struct Linear {
     /// Outputs per picked slice, or in all.
     n: usize,
     order: Order,
+    /// For every order but `fold`.
+    terms: Terms,
     grouped: Option<Grouped>,
 }
 
@@ -83,7 +85,7 @@ impl Linear {
                 })
             }
         };
-        Ok(Linear { k, n, order: order.clone(), grouped })
+        Ok(Linear { k, n, terms: Terms::of(order), order: order.clone(), grouped })
     }
 
     /// Outputs, terms and slices of the weight as one matrix of n · slices rows.
@@ -97,7 +99,7 @@ impl Linear {
     }
 
     /// Terms of one output.
-    pub fn terms(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.k
     }
 
@@ -124,7 +126,7 @@ impl Linear {
         let products = out.len() / self.n;
         let result = match (&self.grouped, launch.panels) {
             (None, Some(panels)) => {
-                multiply(x, panels, 0, out, launch.alone);
+                multiply(x, panels, 0, self.terms, out, launch.alone);
                 Ok(())
             }
             (None, None) => {
@@ -153,7 +155,7 @@ impl Linear {
             rows.clear();
             run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
             products.resize(run.len() * n, 0.0);
-            multiply(rows, panels, slices[run[0]], products, false);
+            multiply(rows, panels, slices[run[0]], self.terms, products, false);
             for (r, values) in run.iter().zip(products.chunks_exact(n)) {
                 out[r * n..(r + 1) * n].copy_from_slice(values);
             }
@@ -174,7 +176,7 @@ impl Linear {
             let mut rows = Vec::with_capacity(run.len() * k);
             run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
             let mut product = vec![0.0; run.len() * n];
-            multiply(&rows, panels, slices[run[0]], &mut product, true);
+            multiply(&rows, panels, slices[run[0]], self.terms, &mut product, true);
             product
         });
         let products: Vec<Vec<f32>> = products.collect();
@@ -195,10 +197,7 @@ impl Linear {
                 let w = w.numbers((slices[r] * n + j) * k, k, &mut wide);
                 *out = match self.order {
                     Order::Fold => numerics::fold_by(k, |i| x[i] * w[i]),
-                    // `new` refuses a split.
-                    Order::Any | Order::Serial | Order::Split { .. } => {
-                        x.iter().zip(w).fold(numerics::ABSENT, |sum, (x, w)| sum + x * w)
-                    }
+                    _ => self.terms.sum(k, |i| (x[i], w[i])),
                 };
             }
         });

@@ -1,11 +1,12 @@
 //! Products with a weight: x [m, k] times w [n, k] transposed, one order for every row.
 //!
-//! Each output is one running total over ascending k, product and sum rounded apart: [`ir::Order::Serial`]. Nothing of that depends on
+//! Each output is one running total over ascending k, product and sum in one operation ([`ir::Order::Fused`]) or rounded apart
+//! ([`ir::Order::Serial`]). Nothing of that depends on
 //! the number of rows, on the tile that a row falls into, on vector width or on threads, so a row's bits are the same
 //! alone and in any batch, on any machine, and the interpreter can reproduce them.
 //!
-//! Where no product can be rounded, one fused operation has the bits of the two: factors of 8 significant bits each (bf16) whose exponents keep
-//! the product among the normal numbers. Exponents are noted when a weight is packed and looked at in x before it is
+//! In `serial`, where no product can be rounded, one fused operation has the bits of the two: factors of 8 significant bits each (bf16) whose
+//! exponents keep the product among the normal numbers. Exponents are noted when a weight is packed and looked at in x before it is
 //! multiplied, so this is decided by the numbers, never hoped for ([`Spread`]).
 //!
 //! A general matmul crate was measured first (gemm 0.19, AVX2): its bits change at m = 1 and again where m · n falls
@@ -14,6 +15,7 @@
 //! registers: with one row, reading the weights is all there is to it.
 
 use super::spread::Spread;
+use ir::Order;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -106,14 +108,56 @@ fn pack<P: Copy + Default + Send>(
     data
 }
 
+/// Whether this processor multiplies and adds in one operation. Where it does not, products in the order `fused` have the same bits
+/// from a library, many times slower.
+pub fn has_fused_multiply_add() -> bool {
+    struct Lanes;
+    impl WithSimd for Lanes {
+        type Output = usize;
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    // Every set of vectors that kernels are compiled for has the operation.
+    pulp::Arch::new().dispatch(Lanes) > 1
+}
+
+/// How a term is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    /// Product and sum are one operation and round once.
+    Fused,
+    /// Each rounds.
+    Apart,
+}
+
+impl Terms {
+    /// How the terms of a product are added in an order of one running total. What is left open is fused.
+    pub fn of(order: &Order) -> Terms {
+        match order {
+            Order::Any | Order::Fused => Terms::Fused,
+            Order::Serial | Order::Fold | Order::Split { .. } => Terms::Apart,
+        }
+    }
+
+    /// The sum of products, as [`multiply`] has it.
+    pub fn sum(self, n: usize, factors: impl Fn(usize) -> (f32, f32)) -> f32 {
+        (0..n).map(factors).fold(numerics::ABSENT, |sum, (a, b)| match self {
+            Terms::Fused => a.mul_add(b, sum),
+            Terms::Apart => sum + a * b,
+        })
+    }
+}
+
 /// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `threads`
 /// says whether other threads may help.
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32], threads: bool) {
-    let w = Slice { weight, slice, fused: weight.spread.fuses(x) };
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: &mut [f32], threads: bool) {
+    let same = terms == Terms::Apart && weight.spread.fuses(x);
+    let w = Slice { weight, slice, terms, same };
     let (n, k) = (weight.n, weight.k);
     let m = out.len().checked_div(n).unwrap_or(0);
-    if m == 0 {
-        return;
+    if m == 0 || k == 0 {
+        return out.fill(0.0);
     }
     let helpers = rayon::current_num_threads();
     if !threads || helpers < 2 || m * n * k < PARALLEL_PRODUCTS {
@@ -161,8 +205,9 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, out: &mut [f32]
 struct Slice<'a> {
     weight: &'a Panels,
     slice: usize,
-    /// Whether product and sum are one operation, which has the same bits here.
-    fused: bool,
+    terms: Terms,
+    /// Whether one operation has the bits of two here.
+    same: bool,
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
@@ -183,8 +228,9 @@ impl WithSimd for Product<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Without vectors the fused operation may be a library's.
-        if self.w.fused && S::F32_LANES > 1 { self.tiles::<S, true>(simd) } else { self.tiles::<S, false>(simd) }
+        // Without vectors the fused operation may be a library's: then it runs only where the order says so.
+        let fused = self.w.terms == Terms::Fused || (self.w.same && S::F32_LANES > 1);
+        if fused { self.tiles::<S, true>(simd) } else { self.tiles::<S, false>(simd) }
     }
 }
 
@@ -215,69 +261,63 @@ impl Product<'_> {
         }
         // Rows whose terms stay in the first-level cache beside a panel go through it tile by tile.
         let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 8 * TILE);
-        let mut packed = PACKED.take();
+        let mut wide = WIDE.take();
         for (out, x) in out.chunks_mut(near * width).zip(x.chunks(near * k)) {
-            packed.resize(x.len().max(packed.len()), 0.0);
-            tiles_of(x.len() / k, most, |first, rows| {
-                let (x, packed) = (&x[first * k..(first + rows) * k], &mut packed[first * k..(first + rows) * k]);
-                match rows {
-                    8 => interleave::<8>(x, k, packed),
-                    4 => interleave::<4>(x, k, packed),
-                    2 => interleave::<2>(x, k, packed),
-                    _ => packed.copy_from_slice(x),
-                }
-            });
             for p in panels.clone() {
-                let panel = w.weight.panel(w.slice, p);
-                tiles_of(x.len() / k, most, |first, rows| {
-                    let x = &packed[first * k..(first + rows) * k];
-                    let out = Place { out: &mut out[first * width..(first + rows) * width], width };
-                    let column = (p - begin) * WIDTH;
-                    match rows {
-                        8 => tile::<S, 8, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        4 => tile::<S, 4, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        2 => tile::<S, 2, FUSED>(simd, x.as_chunks().0, panel, column, out),
-                        _ => tile::<S, 1, FUSED>(simd, x.as_chunks().0, panel, column, out),
+                let panel = match w.weight.panel(w.slice, p) {
+                    Panel::Bf16(words) if out.len() >= WORTH_WIDENING * width => {
+                        wide.resize(k, [0.0; WIDTH]);
+                        widened(simd, words, &mut wide);
+                        Panel::F32(&wide)
                     }
-                });
+                    panel => panel,
+                };
+                let column = (p - begin) * WIDTH;
+                for (x, out) in x.chunks(most * k).zip(out.chunks_mut(most * width)) {
+                    some_rows::<S, FUSED>(simd, x, panel, column, Place { out, width });
+                }
             }
         }
-        PACKED.set(packed);
+        WIDE.set(wide);
     }
 }
 
-/// Numbers of x that are interleaved at once.
-const NEAR: usize = 6 << 10;
+/// Numbers of x that go through a panel before the next one.
+const NEAR: usize = 16 << 10;
+
+/// Rows from which on it pays to widen a panel once, not in registers for each tile.
+const WORTH_WIDENING: usize = 24;
 
 thread_local! {
-    /// Rows of tiles, interleaved: kept from launch to launch.
-    static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// A panel in binary32: kept from launch to launch.
+    static WIDE: Cell<Vec<[f32; WIDTH]>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `each(first row, rows)` for tiles of at most `most` rows.
+/// A panel of bf16 numbers in binary32.
 #[inline(always)]
-fn tiles_of(rows: usize, most: usize, mut each: impl FnMut(usize, usize)) {
-    let mut first = 0;
-    while first < rows {
-        let left = (rows - first).min(most);
-        let tile = if left >= 8 {
-            8
-        } else if left >= 4 {
-            4
-        } else {
-            left.min(2)
-        };
-        each(first, tile);
-        first += tile;
+fn widened<S: Simd>(simd: S, words: &[[u32; WORDS]], wide: &mut [[f32; WIDTH]]) {
+    for (words, wide) in words.iter().zip(wide) {
+        let (low, high) = wide.split_at_mut(WORDS);
+        let (low, high) = (S::as_mut_simd_f32s(low).0, S::as_mut_simd_f32s(high).0);
+        for ((words, low), high) in S::as_simd_u32s(words).0.iter().zip(low).zip(high) {
+            *low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(*words, simd.splat_u32s(16)));
+            *high = simd.transmute_f32s_u32s(simd.and_u32s(*words, simd.splat_u32s(0xffff_0000)));
+        }
     }
 }
 
-/// `M` rows, term by term, so that a tile reads them as one stream.
+/// At most [`TILE`] rows times a panel. No closure stands around the loops: what is not inlined is not compiled for vectors.
 #[inline(always)]
-fn interleave<const M: usize>(x: &[f32], k: usize, packed: &mut [f32]) {
-    let rows: [&[f32]; M] = std::array::from_fn(|row| &x[row * k..(row + 1) * k]);
-    for (i, terms) in packed.as_chunks_mut::<M>().0[..k].iter_mut().enumerate() {
-        *terms = std::array::from_fn(|row| rows[row][i]);
+fn some_rows<S: Simd, const FUSED: bool>(simd: S, x: &[f32], panel: Panel<'_>, column: usize, place: Place<'_>) {
+    match place.out.len() / place.width {
+        8 => tile::<S, 8, FUSED>(simd, x, panel, column, place),
+        7 => tile::<S, 7, FUSED>(simd, x, panel, column, place),
+        6 => tile::<S, 6, FUSED>(simd, x, panel, column, place),
+        5 => tile::<S, 5, FUSED>(simd, x, panel, column, place),
+        4 => tile::<S, 4, FUSED>(simd, x, panel, column, place),
+        3 => tile::<S, 3, FUSED>(simd, x, panel, column, place),
+        2 => tile::<S, 2, FUSED>(simd, x, panel, column, place),
+        _ => tile::<S, 1, FUSED>(simd, x, panel, column, place),
     }
 }
 
@@ -295,15 +335,14 @@ fn row<S: Simd, const P: usize, const FUSED: bool>(
     panels: [Panel<'_>; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
-    let x = x.as_chunks().0;
     let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
     let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
     match panels[0] {
         Panel::F32(_) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, x, floats.map(|panel| Floats { panel, g }), sums);
+            group::<S, _, 1, 2, P, FUSED>(simd, [x], floats.map(|panel| Floats { panel, g }), sums);
         }),
         Panel::Bf16(_) => (0..WORDS / S::F32_LANES).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, x, halves.map(|panel| Halves { panel, g }), sums);
+            group::<S, _, 1, 2, P, FUSED>(simd, [x], halves.map(|panel| Halves { panel, g }), sums);
         }),
     }
 }
@@ -312,19 +351,28 @@ fn row<S: Simd, const P: usize, const FUSED: bool>(
 #[inline(always)]
 fn tile<S: Simd, const M: usize, const FUSED: bool>(
     simd: S,
-    x: &[[f32; M]],
+    x: &[f32],
     panel: Panel<'_>,
     column: usize,
     place: Place<'_>,
 ) {
     let mut sums = [[0.0; WIDTH]; TILE];
+    let k = x.len() / M;
+    let mut rows: [&[f32]; M] = [&[]; M];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = &x[i * k..(i + 1) * k];
+    }
     match panel {
-        Panel::F32(panel) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
-            group::<S, _, M, 2, 1, FUSED>(simd, x, [Floats { panel, g }], &mut sums);
-        }),
-        Panel::Bf16(panel) => (0..WORDS / S::F32_LANES).for_each(|g| {
-            group::<S, _, M, 2, 1, FUSED>(simd, x, [Halves { panel, g }], &mut sums);
-        }),
+        Panel::F32(panel) => {
+            for g in 0..WIDTH / S::F32_LANES / 2 {
+                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Floats { panel, g }], &mut sums);
+            }
+        }
+        Panel::Bf16(panel) => {
+            for g in 0..WORDS / S::F32_LANES {
+                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Halves { panel, g }], &mut sums);
+            }
+        }
     }
     for (out, sums) in place.out.chunks_exact_mut(place.width).zip(&sums) {
         match out[column..].first_chunk_mut::<WIDTH>() {
@@ -408,18 +456,25 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
 #[inline(always)]
 fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
-    x: &[[f32; M]],
-    columns: [C; P],
+    mut x: [&[f32]; M],
+    mut columns: [C; P],
     sums: &mut [[f32; WIDTH]; TILE],
 ) {
-    let columns = columns.map(|c| c.terms(x.len()));
+    let k = x[0].len();
+    // With one length for all no index is checked inside the loop. Loops, no closures: what is not inlined is not compiled for vectors.
+    for columns in &mut columns {
+        *columns = columns.terms(k);
+    }
+    for x in &mut x {
+        *x = &x[..k];
+    }
     // Negative zero changes nothing that is added to it, not even the sign of a zero.
     let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
-    for (i, x) in x.iter().enumerate() {
+    for i in 0..k {
         for (totals, columns) in totals.iter_mut().zip(columns) {
             let w = columns.load(simd, i);
             for (totals, x) in totals.iter_mut().zip(x) {
-                let x = simd.splat_f32s(*x);
+                let x = simd.splat_f32s(x[i]);
                 for (total, w) in totals.iter_mut().zip(w) {
                     *total = match FUSED {
                         true => simd.mul_add_f32s(x, w, *total),
@@ -447,27 +502,30 @@ mod tests {
         (0..n as u64).map(|i| numerics::uniform(seed, i) as f32 - 0.5).collect()
     }
 
-    fn serial(x: &[f32], w: &[f32]) -> f32 {
-        x.iter().zip(w).fold(-0.0, |sum, (x, w)| sum + x * w)
+    fn truth(terms: Terms, x: &[f32], w: &[f32]) -> f32 {
+        terms.sum(x.len(), |i| (x[i], w[i]))
     }
 
     /// Odd sizes on purpose: panels, tiles and vectors all end in the middle.
     #[test]
-    fn every_row_is_the_serial_sum_in_every_batch_and_on_any_number_of_threads() {
+    fn every_row_is_the_running_total_in_every_batch_and_on_any_number_of_threads() {
         for (n, k) in [(1, 1), (1, 192), (7, 33), (31, 5), (32, 64), (33, 129), (100, 777), (257, 192), (96, 2049)] {
             let (mut w, x) = (random(n * k, 1), random(70 * k, 2));
             if n % 2 == 0 || k % 3 == 0 {
                 numerics::round_bf16_in_place(&mut w);
             }
             let panels = Panels::pack(&w, 1, n, k);
-            let truth: Vec<f32> = (0..70 * n).map(|i| serial(&x[i / n * k..][..k], &w[i % n * k..][..k])).collect();
-            for threads in [1, 2, 3] {
+            for (terms, threads) in
+                [(Terms::Apart, 1), (Terms::Apart, 3), (Terms::Fused, 1), (Terms::Fused, 2), (Terms::Fused, 3)]
+            {
+                let of = |i: usize| truth(terms, &x[i / n * k..][..k], &w[i % n * k..][..k]);
+                let truth: Vec<f32> = (0..70 * n).map(of).collect();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 for m in [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 70] {
                     let mut out = vec![f32::NAN; m * n];
-                    pool.install(|| multiply(&x[..m * k], &panels, 0, &mut out, threads > 1));
+                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, &mut out, threads > 1));
                     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                    assert_eq!(bits(&out), bits(&truth[..m * n]), "m {m}, n {n}, k {k}, {threads} threads");
+                    assert_eq!(bits(&out), bits(&truth[..m * n]), "{terms:?}, m {m}, n {n}, k {k}, {threads} threads");
                 }
             }
         }
@@ -481,7 +539,7 @@ mod tests {
         let x: Vec<f32> = (0..m * k).map(|i| int(i, 3)).collect();
         let w: Vec<f32> = (0..n * k).map(|i| int(i, 5)).collect();
         let mut out = vec![0.0; m * n];
-        multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, true);
+        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, &mut out, true);
         for (i, found) in out.iter().enumerate() {
             let exact: i64 = (0..k).map(|j| x[i / n * k + j] as i64 * w[i % n * k + j] as i64).sum();
             assert_eq!(*found, exact as f32);
@@ -510,9 +568,9 @@ mod tests {
             numerics::round_bf16_in_place(&mut x);
             numerics::round_bf16_in_place(&mut w);
             let mut out = vec![0.0; m * n];
-            multiply(&x, &Panels::pack(&w, 1, n, k), 0, &mut out, false);
+            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, &mut out, false);
             for (i, found) in out.iter().enumerate() {
-                let exact = serial(&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                let exact = truth(Terms::Apart, &x[i / n * k..][..k], &w[i % n * k..][..k]);
                 assert!(numerics::same_bits(*found, exact), "{scale_x:e} {scale_w:e}: {found:e} is not {exact:e}");
             }
         }

@@ -84,7 +84,7 @@ impl Kernel {
             Kernel::Dot(k) => row * k.terms() * 2,
             Kernel::Top(k) => row.max(k.terms()) * 8,
             Kernel::Moves(_) | Kernel::Gather(_) | Kernel::Store(_) => row,
-            Kernel::Linear(k) => row.saturating_mul(k.terms()) / 8,
+            Kernel::Linear(k) => row.saturating_mul(k.length()) / 8,
             // Its keys are not known before a step; a few dozen are typical of what is small.
             Kernel::Attend(_) => row * 32,
         }

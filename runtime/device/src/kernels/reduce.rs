@@ -1,5 +1,6 @@
 //! Sums and maxima over one axis, and sums of products.
 
+use super::matmul::Terms;
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
 use ir::{Order, ReduceOp};
@@ -11,6 +12,8 @@ use pulp::{Simd, WithSimd};
 enum Total {
     Fold,
     Serial,
+    /// Products that are added unrounded.
+    Fused,
     /// In binary64, rounded once.
     Exact,
     Max,
@@ -22,6 +25,7 @@ impl Total {
             Order::Any => Total::Exact,
             Order::Fold => Total::Fold,
             Order::Serial => Total::Serial,
+            Order::Fused => Total::Fused,
             Order::Split { .. } => {
                 return Err(format!("a sum in the order `{order}`, which this executor does not have"));
             }
@@ -32,7 +36,8 @@ impl Total {
     fn by(self, n: usize, get: impl Fn(usize) -> f32) -> f32 {
         match self {
             Total::Fold => fold_by(n, get),
-            Total::Serial => (1..n).fold(get(0), |sum, i| sum + get(i)),
+            // Numbers that are no products have nothing that could stay unrounded.
+            Total::Serial | Total::Fused => (1..n).fold(get(0), |sum, i| sum + get(i)),
             Total::Exact => exact(n, |i| f64::from(get(i))),
             Total::Max => (1..n).fold(get(0), |max, i| max_f32(max, get(i))),
         }
@@ -255,6 +260,7 @@ impl Dot {
                 let sum = match self.total {
                     // The products of an open order are kept whole, as the interpreter keeps them.
                     Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
+                    Total::Fused => Terms::Fused.sum(self.len, |t| (term(t)[0], term(t)[1])),
                     total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
                 };
                 out.put(at, &[sum]);

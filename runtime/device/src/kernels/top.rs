@@ -13,6 +13,25 @@ enum Written {
     Members,
 }
 
+/// As [`numerics::top_ids`] has them, which see; few of few, as routers pick them, are put in their places one by one.
+fn largest(numbers: &[f32], k: usize, ids: &mut Vec<usize>) {
+    const FEW: usize = 16;
+    if k > FEW {
+        *ids = numerics::top_ids(numbers, k);
+        return;
+    }
+    ids.clear();
+    for (id, number) in numbers.iter().enumerate() {
+        // Equal ones stay behind those that came before them.
+        let place =
+            ids.iter().rposition(|before| !numerics::outranks(*number, numbers[*before])).map_or(0, |at| at + 1);
+        if place < k {
+            ids.truncate(k - 1);
+            ids.insert(place, id);
+        }
+    }
+}
+
 /// A selection kernel.
 #[derive(Debug)]
 pub(crate) struct Top {
@@ -70,26 +89,49 @@ impl Top {
 
     pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
         let x = operands[0];
-        let mut numbers = vec![0.0; self.len];
+        let (mut numbers, mut ids) = (vec![0.0; self.len], Vec::with_capacity(self.k));
         for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
             self.nest.each([r * self.x_row_stride, r * self.row], |[from, to]| {
                 for (i, number) in numbers.iter_mut().enumerate() {
                     *number = x.number(from + i * self.stride);
                 }
-                self.write(&numbers, &mut out, to);
+                largest(&numbers, self.k, &mut ids);
+                self.write(&numbers, &ids, &mut out, to);
             });
         }
     }
 
-    fn write(&self, numbers: &[f32], out: &mut Target<'_>, to: usize) {
+    fn write(&self, numbers: &[f32], ids: &[usize], out: &mut Target<'_>, to: usize) {
         if self.written == Written::Members {
             (0..self.len).for_each(|i| out.put(to + i * self.out_stride, &[0.0]));
         }
-        for (place, id) in numerics::top_ids(numbers, self.k).into_iter().enumerate() {
+        for (place, id) in ids.iter().copied().enumerate() {
             match self.written {
                 Written::Values => out.put(to + place * self.out_stride, &[numbers[id]]),
                 Written::Ids => out.put(to + place * self.out_stride, &[id as f32]),
                 Written::Members => out.put(to + id * self.out_stride, &[1.0]),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_picked_as_many_are() {
+        let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0];
+        for n in 1..40u64 {
+            let number = |i| match numerics::uniform(n, i) {
+                u if u < 0.4 => odd[(u * 15.0) as usize],
+                u => (u * 8.0).floor() as f32,
+            };
+            let numbers: Vec<f32> = (0..n).map(number).collect();
+            for k in 1..=numbers.len() {
+                let mut ids = vec![7; 3];
+                largest(&numbers, k, &mut ids);
+                assert_eq!(ids, numerics::top_ids(&numbers, k), "{k} of {numbers:?}");
             }
         }
     }

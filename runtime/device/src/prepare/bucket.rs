@@ -117,6 +117,9 @@ impl Bucket {
                 format!("have {} graphs", graphs.len()),
             ));
         }
+        for graph in graphs {
+            countable(graph, most)?;
+        }
         let arena = number(plan.arena_bytes)?;
         let check = Check { planned, most, arena };
         let mut arena_bytes = arena;
@@ -137,6 +140,21 @@ impl Bucket {
         }
         Ok(Bucket { shape: planned.bucket.clone(), shared: planned.shared.clone(), programs, arena_bytes })
     }
+}
+
+/// Refuses values whose bytes nothing could address, wherever the plan keeps them: sizes are plain products from here on.
+fn countable(graph: &Prepared, most: RowCounts) -> Result<(), PrepareError> {
+    const MOST_BYTES: usize = 1 << 48;
+    for (id, value) in graph.graph.ids().zip(&graph.values) {
+        let Some(shape) = &value.shape else { continue };
+        let bytes = shape.row.checked_mul(most.of(value.rows)).and_then(|n| n.checked_mul(value.dtype.bytes()));
+        if bytes.is_none_or(|n| n > MOST_BYTES) {
+            let rows = most.of(value.rows);
+            let found = format!("has {rows} rows of {} elements as {}", shape.row, graph.title(id));
+            return Err(mismatch(found, format!("are kept to {MOST_BYTES} bytes a value")));
+        }
+    }
+    Ok(())
 }
 
 fn number(n: u64) -> Result<usize, PrepareError> {

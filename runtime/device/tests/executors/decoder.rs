@@ -95,7 +95,7 @@ fn layer(facts: &Facts, kind: &str) -> Graph {
     let pos = b.input("pos", DType::I32, std::slice::from_ref(&rows));
     let product = |b: &mut Build, contract: &[&str], x, w: &str, name: &str| {
         let w = b.weight(facts, WeightRef::Layer(w.to_owned()));
-        let y = b.linear(contract, Order::Serial, x, w, None);
+        let y = b.linear(contract, Order::Fused, x, w, None);
         let y = b.round(act, y);
         b.named(name, y)
     };
@@ -141,27 +141,27 @@ fn layer(facts: &Facts, kind: &str) -> Graph {
 
 fn dense(b: &mut Build, facts: &Facts, x: ValueId) -> ValueId {
     let up = b.weight(facts, WeightRef::Layer("up".to_owned()));
-    let u = b.linear(&["hidden"], Order::Serial, x, up, None);
+    let u = b.linear(&["hidden"], Order::Fused, x, up, None);
     let u = b.unary(Unary::Sigmoid, u);
     let u = b.round(facts.act, u);
     let down = b.weight(facts, WeightRef::Layer("down".to_owned()));
-    let d = b.linear(&["ffn"], Order::Serial, u, down, None);
+    let d = b.linear(&["ffn"], Order::Fused, u, down, None);
     b.round(facts.act, d)
 }
 
 fn routed(b: &mut Build, facts: &Facts, x: ValueId) -> ValueId {
     let router = b.weight(facts, WeightRef::Layer("router".to_owned()));
-    let r = b.linear(&["hidden"], Order::Serial, x, router, None);
+    let r = b.linear(&["hidden"], Order::Fused, x, router, None);
     let score = b.unary(Unary::Sigmoid, r);
     let ids = b.top(2, "experts", "picked", TopWhat::Ids, score);
     b.named("ids", ids);
     let p = b.gather("experts", score, ids);
     let up = b.weight(facts, WeightRef::Layer("x_up".to_owned()));
-    let u = b.linear(&["hidden"], Order::Serial, x, up, Some(ids));
+    let u = b.linear(&["hidden"], Order::Fused, x, up, Some(ids));
     let u = b.unary(Unary::Tanh, u);
     let u = b.round(facts.act, u);
     let down = b.weight(facts, WeightRef::Layer("x_down".to_owned()));
-    let d = b.linear(&["ffn"], Order::Serial, u, down, Some(ids));
+    let d = b.linear(&["ffn"], Order::Fused, u, down, Some(ids));
     let d = b.round(facts.act, d);
     b.named("experts.down", d);
     let weighted = b.binary(Binary::Mul, p, d);
@@ -177,7 +177,7 @@ fn last(facts: &Facts) -> Graph {
     let norm = b.weight(facts, WeightRef::Model("norm".to_owned()));
     let x = rms_norm(&mut b, facts.act, x, norm, "hidden", 24.0);
     let head = b.weight(facts, WeightRef::Model("head".to_owned()));
-    let z = b.linear(&["hidden"], Order::Serial, x, head, None);
+    let z = b.linear(&["hidden"], Order::Fused, x, head, None);
     let z = b.round(facts.act, z);
     b.named("z", z);
     let cap = b.scalar(ConstExpr::Num(30.0));

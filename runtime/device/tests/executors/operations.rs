@@ -186,7 +186,7 @@ impl Random<'_> {
                 && t.axes.iter().rev().zip(with.iter().rev()).all(|(a, w)| a.name == *w)
         };
         let facts = self.facts;
-        let order = [Order::Serial, Order::Fold][self.dice.roll(2)].clone();
+        let order = [Order::Serial, Order::Fold, Order::Fused][self.dice.roll(3)].clone();
         let model = |name: &str| WeightRef::Model(name.to_owned());
         Some(match self.dice.roll(4) {
             0 => {
@@ -219,7 +219,7 @@ impl Random<'_> {
                 let x = self.float()?;
                 let axis = self.axis_of(x)?;
                 let y = self.any(|t| t.dtype.is_float() && t.axes.contains(&axis))?;
-                let order = self.order();
+                let order = if self.dice.roll(3) == 0 { Order::Fused } else { self.order() };
                 self.b.dot(&axis.name, order, x, y)
             }
         })

@@ -32,8 +32,8 @@ impl Trail {
         let begin = if self.goes_on && self.bytes.starts_with(text) {
             0
         } else {
-            let places = self.bytes.windows(text.len()).enumerate();
-            let Some((begin, _)) = places.filter(|(_, window)| *window == text).next_back() else { return Vec::new() };
+            let mut places = self.bytes.windows(text.len()).enumerate();
+            let Some((begin, _)) = places.rfind(|(_, window)| *window == text) else { return Vec::new() };
             begin
         };
         let end = begin + text.len();
