@@ -64,6 +64,8 @@ impl<R: Runs + Send> Executor for Shell<R> {
 
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
         let pools = self.runs.pools();
+        // Every kind has a sink, so this asks for the kind alone.
+        page(pools, kind, 0)?;
         for (from, to) in pages {
             let (from, to) = (page(pools, kind, *from)?, page(pools, kind, *to)?);
             pools.copy_page(kind, from, to);
