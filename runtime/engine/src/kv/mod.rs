@@ -12,8 +12,6 @@ mod host;
 mod ids;
 mod pages;
 mod space;
-#[cfg(test)]
-mod tests;
 mod tree;
 
 use crate::{ExecutorFacts, VirtualPage};
