@@ -187,3 +187,76 @@ fn explain_shows_the_section() {
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     assert!(shown["example"].as_str().expect("an example").contains("error[B0263]"), "{shown}");
 }
+
+/// With `--json` every command ends badly in one form, whatever was wrong.
+#[test]
+fn failures_have_one_form() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("file");
+        path.display().to_string()
+    };
+    let wrong = file("wrong.toml", "extends = \"beam-nano\"\n[values]\nkept_groups = 9\n");
+    let right = file("right.toml", "extends = \"beam-nano\"\n");
+    let config = file("config.json", &patched("{ \"rms_norm_eps\": null }"));
+    let written = folder.path().join("written.toml").display().to_string();
+    let nowhere = folder.path().join("nowhere").display().to_string();
+    let runs: [(&[&str], &str, i32); 8] = [
+        (&["check", &wrong], "B0268", 1),
+        (&["check", &nowhere], "B0001", 1),
+        (&["check", &right, "--target", "cpu-f23"], "T0101", 1),
+        (&["dump", &right, "--target", "cpu", "--stage", "grahp"], "C0004", 1),
+        (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0001", 3),
+        (&["report", &nowhere], "A0101", 1),
+        (&["compile", &right, "--target", "cpu", "--option", "combine=singel", "-o", &nowhere], "C0006", 1),
+        (&["import", &config, "-o", &written], "B0247", 1),
+    ];
+    for (args, code, exit) in runs {
+        let done = Programs::built().beamc(&[args, &["--json"]].concat());
+        let json: Value = serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{args:?}: {e}\n{}", done.out));
+        let first = &json["diagnostics"][0];
+        assert_eq!((done.code, &json["ok"], &first["code"]), (exit, &false.into(), &code.into()), "{args:?}\n{json:#}");
+        assert!(["message", "help"].iter().all(|key| first[*key].is_string()), "{args:?}\n{json:#}");
+    }
+    assert!(Path::new(&written).is_file(), "what was imported stays, to be mended");
+}
+
+/// Options of the command line are held against what the spec offers, and against each other.
+#[test]
+fn chosen_options_are_the_specs() {
+    let said = |options: &[&str]| {
+        let folder = tempfile::tempdir().expect("folder");
+        let spec = folder.path().join("spec.toml");
+        std::fs::write(&spec, "extends = \"beam-nano\"\n").expect("file");
+        let mut args = vec!["dump", spec.to_str().expect("UTF-8"), "--target", "cpu", "--stage", "model"];
+        options.iter().for_each(|o| args.extend(["--option", o]));
+        Programs::built().beamc(&args).err
+    };
+    assert_eq!(said(&["combine=single"]), "");
+    assert!(said(&["combine=singel"]).contains("help: did you mean `single`?"), "{}", said(&["combine=singel"]));
+    assert!(said(&["combine=x"]).contains("its alternatives are library, engine, single"), "{}", said(&["combine=x"]));
+    let twice = said(&["combine=single", "combine=library"]);
+    assert!(twice.contains("`--option` chooses both `single` and `library` for `combine`"), "{twice}");
+}
+
+/// The cpu executor reads weights as the checkpoint has them, so a cpu target that packs makes a plan to read.
+#[test]
+fn a_cpu_target_that_packs_does_not_make_a_loadable_artifact() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let target = std::fs::read_to_string(root().join("model-spec/targets/cpu.toml")).expect("cpu.toml");
+    assert!(!target.contains("\npack"), "the built-in target packs nothing");
+    let fuse = target.find("[fuse]").map_or_else(
+        || format!("{target}\n[fuse]\npack = true\n"),
+        |at| format!("{}[fuse]\npack = true{}", &target[..at], &target[at + "[fuse]".len()..]),
+    );
+    std::fs::write(path("packs.toml"), fuse).expect("file");
+    std::fs::write(path("spec.toml"), "extends = \"beam-nano\"\n").expect("file");
+    for (target, complete) in [("cpu", true), (path("packs.toml").as_str(), false)] {
+        let args = ["compile", &path("spec.toml"), "--target", target, "-o", &path("out"), "--json"];
+        let done = Programs::built().beamc(&args);
+        let json: Value = serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {}", done.err));
+        assert_eq!(json["manifest"]["complete"], complete, "{target}");
+    }
+}

@@ -170,8 +170,8 @@ pub struct VerifyArgs {
     /// What and for what.
     #[command(flatten)]
     pub spec: SpecArgs,
-    /// How many seeds to try; 3 if absent.
-    #[arg(long)]
+    /// How many seeds to try, at most 1000; 3 if absent.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: Option<u64>,
     /// Validate on every mesh of up to 8 ranks whose axes the spec names, each axis by itself and in pairs.
     #[arg(long, conflicts_with = "mesh")]

@@ -2,17 +2,21 @@
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
-use crate::input;
+use crate::{input, unmet};
 use indexmap::IndexMap;
 use spec::Choices;
+use std::io::IsTerminal;
 
 /// Runs the command.
 pub fn check(args: &CheckArgs) -> Result<String, Failure> {
-    let choices = match &args.target {
-        Some(name) => input::choices(&input::target(name)?, &ir::Mesh::single(), &[]),
-        None => Choices::default(),
-    };
-    let (model, checked) = input::model(&args.spec, &choices, args.json)?;
+    let target = args.target.as_deref().map(input::target).transpose()?;
+    let choices = target.as_ref().map_or_else(Choices::default, |t| input::choices(t, &ir::Mesh::single(), &[]));
+    let (model, mut checked) = input::model(&args.spec, &choices)?;
+    if let Some(target) = &target {
+        let unmet = unmet::findings(target, &model, &checked.offered);
+        eprint!("{}", spec::render(&unmet, &checked.sources, std::io::stderr().is_terminal()));
+        checked.diagnostics.extend(unmet);
+    }
     let lowered = passes::lower(&model).map_err(|e| input::pass_failure(&e, &checked))?;
     let parameters = model.facts.parameters();
     let mut classes: IndexMap<String, usize> = IndexMap::new();

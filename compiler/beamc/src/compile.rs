@@ -19,20 +19,16 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
             return Err(Failure::not_in_this_build(what));
         }
     }
-    let mut job = input::job(&args.spec, args.exact, args.json)?;
+    let mut job = input::job(&args.spec, args.exact)?;
     if args.check {
-        verify::check(&args.spec, &job, args.json)?;
+        verify::check(&args.spec, &job)?;
     }
     portable_file_names(&mut job.model.facts.files);
     let stages = Stages::compile(job.model.clone(), &job.compile());
     let mut stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
     let notes = std::mem::take(&mut stages.notes);
     let (artifact, texts) = build(stages, &job.target)?;
-    let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure {
-        exit: OUTPUT,
-        text: format!("error{}\n", input::bracketed(&e)),
-        json: None,
-    })?;
+    let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure::artifact(OUTPUT, &e))?;
     if args.json {
         let json = serde_json::json!({
             "ok": true,

@@ -19,9 +19,9 @@ pub fn diff(args: &DiffArgs) -> Result<String, Failure> {
         option: args.option.clone(),
         relax: Vec::new(),
     };
-    let first = input::job(&spec, false, args.json)?;
+    let first = input::job(&spec, false)?;
     let mesh = first.mesh.clone();
-    let second = input::job_on(&args.b, &first.target, mesh.clone(), &args.option, false, args.json)?;
+    let second = input::job_on(&args.b, &first.target, mesh.clone(), &args.option, false)?;
     let compiled = |job: &input::Job| {
         Stages::compile(job.model.clone(), &job.compile()).map_err(|e| input::pass_failure(&e, &job.checked))
     };

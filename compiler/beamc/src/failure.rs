@@ -1,5 +1,6 @@
 //! How a command ends badly: what is printed, and the exit code.
 
+use serde_json::{Value, json};
 use spec::{Diagnostic, Sources};
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -18,62 +19,116 @@ pub const DEFECT: u8 = 6;
 pub struct Failure {
     /// Exit code.
     pub exit: u8,
-    /// What is written to the error stream.
-    pub text: String,
-    /// What is written to the output stream, with `--json`.
-    pub json: Option<serde_json::Value>,
+    said: Said,
+}
+
+/// What is told.
+#[derive(Debug)]
+enum Said {
+    /// One fact outside of a spec's text.
+    Fact { code: String, message: String, help: Option<String> },
+    /// Text for the error stream and, with `--json`, an object for the output.
+    Page { text: String, json: Option<Value> },
 }
 
 impl Failure {
     /// The input is at fault; `code` is known to `beamc explain`.
     pub fn input(code: &str, message: impl Display) -> Self {
-        Failure { exit: INPUT, text: format!("error[{code}]: {message}\n"), json: None }
+        Failure::fact(INPUT, code, message)
     }
 
     /// The compiler is at fault.
     pub fn defect(code: &str, message: impl Display) -> Self {
-        Failure { exit: DEFECT, text: format!("error[{code}]: {message}\n"), json: None }
+        Failure::fact(DEFECT, code, message)
     }
 
     /// The output could not be written.
     pub fn output(code: &str, message: impl Display) -> Self {
-        Failure { exit: OUTPUT, text: format!("error[{code}]: {message}\n"), json: None }
+        Failure::fact(OUTPUT, code, message)
     }
 
     /// A capability of the design that this build does not have.
     pub fn not_in_this_build(what: &str) -> Self {
-        let text = format!("error[C0001]: {what} is not in this build\n");
-        Failure { exit: NOT_IN_THIS_BUILD, text, json: None }.help("README.md has the table of what is")
+        let message = format!("{what} is not in this build");
+        Failure::fact(NOT_IN_THIS_BUILD, "C0001", message).help("README.md has the table of what is")
+    }
+
+    /// An error about an artifact, which is written `CODE: message` with its help on a line of its own.
+    pub fn artifact(exit: u8, error: &dyn Display) -> Self {
+        let text = error.to_string();
+        let (code, rest) = text.split_once(": ").unwrap_or(("", &text));
+        match rest.split_once("\n  help: ") {
+            Some((message, help)) => Failure::fact(exit, code, message).help(help),
+            None => Failure::fact(exit, code, rest),
+        }
+    }
+
+    /// An error about a target.
+    pub fn target(e: &targets::TargetError) -> Self {
+        Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(&e.help)
+    }
+
+    fn fact(exit: u8, code: &str, message: impl Display) -> Self {
+        let said = Said::Fact { code: code.to_owned(), message: message.to_string(), help: None };
+        Failure { exit, said }
     }
 
     /// Adds the next step.
     pub fn help(mut self, step: impl Display) -> Self {
-        self.text += &format!("help: {step}\n");
+        if let Said::Fact { help, .. } = &mut self.said {
+            *help = Some(step.to_string());
+        }
         self
     }
 
-    /// One finding outside a spec's text, in the form of all others.
-    pub fn finding(finding: Diagnostic, sources: &Sources, json: bool) -> Self {
-        let list = [finding];
-        let text = spec::render(&list, sources, std::io::stderr().is_terminal());
-        let listed = spec::render_json(&list, sources);
-        let json = json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed }));
-        Failure { exit: INPUT, text: format!("{}\n", text.trim_end()), json }
+    /// A page of its own, with the object that says the same.
+    pub fn page(exit: u8, text: String, json: Option<Value>) -> Self {
+        Failure { exit, said: Said::Page { text, json } }
+    }
+
+    /// Findings, `hidden` more of which are not listed.
+    pub fn findings(list: &[Diagnostic], sources: &Sources, hidden: usize) -> Self {
+        let text = spec::render(list, sources, std::io::stderr().is_terminal());
+        let more = if hidden > 0 { format!("{hidden} more findings are not shown\n") } else { String::new() };
+        let json = refusal(spec::render_json(list, sources), hidden);
+        Failure::page(INPUT, format!("{}\n{more}", text.trim_end()), Some(json))
     }
 
     /// Writes the failure where its readers look: words to the error stream and, with `--json`, an object to the output.
     pub fn print(&self, json: bool) {
-        let _ = std::io::stderr().write_all(self.text.as_bytes());
+        let _ = std::io::stderr().write_all(self.text().as_bytes());
         if json {
-            let object = self.json.clone().unwrap_or_else(|| {
-                let head = self.text.strip_prefix("error[").and_then(|t| t.split_once("]: "));
-                let (code, rest) = head.map_or((None, self.text.as_str()), |(code, rest)| (Some(code), rest));
-                let (message, help) = rest.split_once("help: ").map_or((rest, None), |(m, h)| (m, Some(h.trim_end())));
-                serde_json::json!({ "ok": false, "error": { "code": code, "message": message.trim_end(), "help": help } })
-            });
-            let _ = writeln!(std::io::stdout(), "{object:#}");
+            let _ = writeln!(std::io::stdout(), "{:#}", self.json());
         }
     }
+
+    fn text(&self) -> String {
+        match &self.said {
+            Said::Page { text, .. } => text.clone(),
+            Said::Fact { code, message, help } => {
+                let help = help.as_ref().map_or_else(String::new, |help| format!("help: {help}\n"));
+                format!("error[{code}]: {message}\n{help}")
+            }
+        }
+    }
+
+    /// The one form of all failures but those of `verify`, which have verdicts.
+    fn json(&self) -> Value {
+        match &self.said {
+            Said::Page { json: Some(json), .. } => json.clone(),
+            Said::Page { text, json: None } => json!({ "ok": false, "text": text }),
+            Said::Fact { code, message, help } => {
+                let finding = json!({
+                    "severity": "error", "code": code, "message": message, "at": null, "notes": [], "help": help, "fix": null,
+                });
+                refusal(json!([finding]), 0)
+            }
+        }
+    }
+}
+
+fn refusal(diagnostics: Value, hidden: usize) -> Value {
+    json!({ "ok": false, "diagnostics": diagnostics, "hidden": hidden })
 }
 
 /// The codes that this binary adds: code, explanation.
@@ -99,3 +154,23 @@ pub const CODES: [(&str, &str, &str); 8] = [
         "The compiler checked where weights lie on each rank and found one that lies nowhere or twice. This is a defect of the compiler.",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_findings_without_a_place() {
+        let failure = Failure::input("C0004", "a: b help: c").help("help: d");
+        assert_eq!(failure.text(), "error[C0004]: a: b help: c\nhelp: help: d\n");
+        let json = failure.json();
+        assert_eq!((&json["ok"], &json["diagnostics"][0]["help"]), (&false.into(), &"help: d".into()));
+        assert_eq!(json["diagnostics"][0]["message"], "a: b help: c");
+    }
+
+    #[test]
+    fn errors_of_artifacts_keep_their_parts() {
+        let failure = Failure::artifact(INPUT, &"A0101: `x` holds nothing: so\n  help: name another");
+        assert_eq!(failure.text(), "error[A0101]: `x` holds nothing: so\nhelp: name another\n");
+    }
+}

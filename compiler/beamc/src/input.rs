@@ -1,7 +1,9 @@
 //! From the command line to a model: target, mesh, choices, spec, diagnostics.
 
 use crate::args::SpecArgs;
-use crate::failure::{DEFECT, Failure, INPUT};
+use crate::failure::{DEFECT, Failure};
+use crate::unmet;
+use indexmap::IndexMap;
 use ir::{Mesh, Model};
 use passes::{Compile, Note};
 use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
@@ -32,18 +34,12 @@ impl Job {
 
 /// Loads a target by name or path.
 pub fn target(name: &str) -> Result<Target, Failure> {
-    Target::load(name).map_err(|e| Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(e.help))
-}
-
-/// Errors of the libraries begin with their code; `error[CODE]: text` is the form of all of them.
-pub fn bracketed(error: &dyn std::fmt::Display) -> String {
-    let text = error.to_string();
-    match text.split_once(": ") {
-        Some((code, rest)) if code.len() == 5 && code.chars().skip(1).all(|c| c.is_ascii_digit()) => {
-            format!("[{code}]: {rest}")
-        }
-        _ => format!(": {text}"),
+    let target = Target::load(name).map_err(|e| Failure::target(&e))?;
+    if [&target.name, &target.description].into_iter().all(|text| spec::is_plain(text)) {
+        return Ok(target);
     }
+    let message = format!("{name}: name and description of a target are one line of visible characters each");
+    Err(Failure::input("T0105", message).help("write them without line breaks and control characters"))
 }
 
 /// What a target decides about a spec on a mesh; `options` of the command line, `name=alternative`, come first.
@@ -56,7 +52,7 @@ pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
 }
 
 /// Reads a spec; warnings go to the error stream, errors become the failure.
-pub fn model(path: &Path, choices: &Choices, json: bool) -> Result<(Model, Checked), Failure> {
+pub fn model(path: &Path, choices: &Choices) -> Result<(Model, Checked), Failure> {
     let mut checked = spec::check_path(path, &Library::embedded(), choices);
     let rendered = spec::render(&checked.diagnostics, &checked.sources, std::io::stderr().is_terminal());
     match checked.model.take() {
@@ -64,48 +60,36 @@ pub fn model(path: &Path, choices: &Choices, json: bool) -> Result<(Model, Check
             eprint!("{rendered}");
             Ok((model, checked))
         }
-        _ => {
-            let listed = spec::render_json(&checked.diagnostics, &checked.sources);
-            let hidden = checked.hidden;
-            let json = json.then(|| serde_json::json!({ "ok": false, "diagnostics": listed, "hidden": hidden }));
-            let more = if hidden > 0 { format!("{hidden} more findings are not shown\n") } else { String::new() };
-            Err(Failure { exit: INPUT, text: format!("{}\n{more}", rendered.trim_end()), json })
-        }
+        _ => Err(Failure::findings(&checked.diagnostics, &checked.sources, checked.hidden)),
     }
 }
 
 /// Reads a spec for its target and mesh.
-pub fn job(args: &SpecArgs, exact: bool, json: bool) -> Result<Job, Failure> {
+pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
     let mut target = target(&args.target)?;
     for name in &args.relax {
-        let refused =
-            |e: targets::TargetError| Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(e.help);
-        target.allow(name).map_err(refused)?;
+        target.allow(name).map_err(|e| Failure::target(&e))?;
     }
     let mesh = match &args.mesh {
         Some(text) => mesh(text)?,
         None => own_mesh(&args.spec, &target, &args.option),
     };
-    job_on(&args.spec, &target, mesh, &args.option, exact, json)
+    let job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
+    let unmet = unmet::findings(&target, &job.model, &job.checked.offered);
+    eprint!("{}", spec::render(&unmet, &job.checked.sources, std::io::stderr().is_terminal()));
+    Ok(job)
 }
 
 /// Reads a spec for a target and this mesh.
-pub fn job_on(
-    spec: &Path,
-    target: &Target,
-    mesh: Mesh,
-    options: &[String],
-    exact: bool,
-    json: bool,
-) -> Result<Job, Failure> {
-    let (model, checked) = model(spec, &choices(target, &mesh, options), json)?;
-    offered(&model, options)?;
+pub fn job_on(spec: &Path, target: &Target, mesh: Mesh, options: &[String], exact: bool) -> Result<Job, Failure> {
+    let (model, checked) = model(spec, &choices(target, &mesh, options))?;
+    offered(&checked.offered, options)?;
     Ok(Job { model, checked, target: target.clone(), mesh, exact })
 }
 
 /// Reads `tp=4,ep=1`.
 pub fn mesh(text: &str) -> Result<Mesh, Failure> {
-    Mesh::parse(text).map_err(|e| Failure::input("C0002", e).help("write for example --mesh tp=4,ep=2"))
+    Mesh::parse(text).map_err(|e| Failure::input("C0002", e.0).help("write for example --mesh tp=4,ep=2"))
 }
 
 /// The mesh that the target has for the model. A spec with errors gets one device; reading it again says what they are.
@@ -117,29 +101,35 @@ fn own_mesh(spec: &Path, target: &Target, options: &[String]) -> Mesh {
     probe.model.map_or_else(Mesh::single, |model| target.default_mesh(&model.facts))
 }
 
-/// Refuses options of the command line that the spec does not have.
-fn offered(model: &Model, options: &[String]) -> Result<(), Failure> {
+/// Refuses options of the command line that the spec does not have, or has otherwise.
+fn offered(offered: &IndexMap<String, Vec<String>>, options: &[String]) -> Result<(), Failure> {
+    let refuse = |message: String, help: String| Err(Failure::input("C0006", message).help(help));
+    let mut chosen: IndexMap<&str, &str> = IndexMap::new();
     for option in options {
-        let chosen = &model.facts.options;
-        let Some((name, alternative)) = option.split_once('=') else {
-            return Err(Failure::input("C0006", format!("`{option}` chooses nothing"))
-                .help("write for example --option combine=library"));
+        let Some((name, word)) = option.split_once('=').map(|(name, word)| (name.trim(), word.trim())) else {
+            return refuse(
+                format!("`{option}` chooses nothing"),
+                "write for example --option combine=library".to_owned(),
+            );
         };
-        match chosen.get(name.trim()) {
-            Some(found) if found == alternative.trim() => {}
-            Some(_) => {
-                let message = format!("the spec does not offer `{alternative}` for its option `{name}`");
-                return Err(Failure::input("C0006", message).help("`[options]` of the spec lists the alternatives"));
-            }
-            None => {
-                let known: Vec<&str> = chosen.keys().map(String::as_str).collect();
-                let failure = Failure::input("C0006", format!("the spec has no option `{name}`"));
-                return Err(match spec::nearest(name, known.iter().copied()) {
-                    Some(near) => failure.help(format!("did you mean `{near}`?")),
-                    None if known.is_empty() => failure.help("leave `--option` away: the spec has none"),
-                    None => failure.help(format!("its options are {}", known.join(", "))),
-                });
-            }
+        let Some(words) = offered.get(name) else {
+            let help = match spec::nearest(name, offered.keys().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if offered.is_empty() => "leave `--option` away: the spec has none".to_owned(),
+                None => format!("its options are {}", offered.keys().cloned().collect::<Vec<_>>().join(", ")),
+            };
+            return refuse(format!("the spec has no option `{name}`"), help);
+        };
+        if !words.iter().any(|w| w == word) {
+            let help = match spec::nearest(word, words.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("its alternatives are {}", words.join(", ")),
+            };
+            return refuse(format!("the spec does not offer `{word}` for its option `{name}`"), help);
+        }
+        if let Some(first) = chosen.insert(name, word).filter(|first| *first != word) {
+            let message = format!("`--option` chooses both `{first}` and `{word}` for `{name}`");
+            return refuse(message, "keep one of them".to_owned());
         }
     }
     Ok(())
@@ -168,6 +158,9 @@ pub fn pass_failure(error: &passes::PassError, checked: &Checked) -> Failure {
         help: Some(error.help.clone()),
         fix: None,
     };
-    let failure = Failure::finding(finding, &checked.sources, true);
-    if error.is_defect() { Failure { exit: DEFECT, ..failure } } else { failure }
+    let mut failure = Failure::findings(&[finding], &checked.sources, 0);
+    if error.is_defect() {
+        failure.exit = DEFECT;
+    }
+    failure
 }

@@ -14,6 +14,7 @@ mod list_targets;
 mod missing;
 mod report_page;
 mod show;
+mod unmet;
 mod verify;
 
 use args::{Cli, Command};

@@ -1,6 +1,6 @@
 //! Kernels that a compilation plans and that nothing of this build provides.
 
-use ir::{KernelGraph, KernelKind, KernelModule, Region};
+use ir::{KernelGraph, KernelKind, KernelModule, Op, Region, ValueId, WeightRef};
 
 /// The architecture whose kernels are part of the runtime.
 const CPU: &str = "cpu";
@@ -25,7 +25,11 @@ pub fn kernels(kernels: &KernelModule, arch: &str) -> Vec<String> {
     missing
 }
 
-/// The runtime has kernels for one processor of the kind it is built for, and none that talk to other ranks.
+/// The runtime has kernels for one processor of the kind it is built for, none that talk to other ranks, and none that
+/// read a packed weight: its kernels read weights as the checkpoint has them.
 fn is_missing(graph: &KernelGraph, region: &Region, arch: &str) -> bool {
-    arch != CPU || region.values.iter().any(|v| graph.graph.node(*v).op.is_sharded())
+    let op = |v: &ValueId| &graph.graph.node(*v).op;
+    let packed = |v: &ValueId| matches!(op(v), Op::Weight(WeightRef::Packed { .. }));
+    let foreign = |v: &ValueId| op(v).is_sharded() || graph.graph.operands(*v).iter().any(packed);
+    arch != CPU || region.values.iter().any(foreign)
 }

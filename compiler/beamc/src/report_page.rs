@@ -3,18 +3,13 @@
 use crate::args::ReportArgs;
 use crate::check::grouped;
 use crate::failure::{Failure, INPUT};
-use crate::input;
 use artifact::Artifact;
 use serde_json::Value;
 use std::fmt::Write;
 
 /// Runs the command. An artifact that misses kernels is read as well: that is what it is for.
 pub fn report(args: &ReportArgs) -> Result<String, Failure> {
-    let artifact = Artifact::read(&args.artifact).map_err(|e| Failure {
-        exit: INPUT,
-        text: format!("error{}\n", input::bracketed(&e)),
-        json: None,
-    })?;
+    let artifact = Artifact::read(&args.artifact).map_err(|e| Failure::artifact(INPUT, &e))?;
     let report = &artifact.report;
     if args.json {
         return Ok(format!("{report:#}\n"));

@@ -34,8 +34,8 @@ struct Act {
 
 /// Runs the command.
 pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
-    let seeds = args.seeds.unwrap_or(SEEDS).max(1);
-    let first = input::job(&args.spec, args.exact, args.json)?;
+    let seeds = args.seeds.unwrap_or(SEEDS);
+    let first = input::job(&args.spec, args.exact)?;
     if args.all_meshes {
         return all_meshes(args, &first, seeds);
     }
@@ -43,7 +43,7 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
     let json = outcome.json();
     if !outcome.holds() {
         let text = format!("{}{}", outcome.table(), outcome.complaint());
-        return Err(Failure { exit: DEFECT, text, json: args.json.then_some(json) });
+        return Err(Failure::page(DEFECT, text, Some(json)));
     }
     Ok(if args.json { format!("{json:#}\n") } else { outcome.table() })
 }
@@ -53,7 +53,7 @@ fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Fail
     let (mut text, mut list, mut holds) = (String::new(), Vec::new(), true);
     for mesh in meshes(&first.model.facts) {
         let (spec, options) = (&args.spec.spec, &args.spec.option);
-        let job = input::job_on(spec, &first.target, mesh.clone(), options, args.exact, args.json)?;
+        let job = input::job_on(spec, &first.target, mesh.clone(), options, args.exact)?;
         let refined = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile()));
         if let Some(e) = refined.err().filter(PassError::cannot_lie) {
             text += &format!("{} on {mesh}: not possible, {}\n\n", job.model.facts.name, e.message);
@@ -70,7 +70,7 @@ fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Fail
     }
     let json = json!({ "ok": holds, "meshes": list });
     if !holds {
-        return Err(Failure { exit: DEFECT, text, json: args.json.then_some(json) });
+        return Err(Failure::page(DEFECT, text, Some(json)));
     }
     Ok(if args.json { format!("{json:#}\n") } else { text })
 }
@@ -99,13 +99,13 @@ fn meshes(facts: &ir::Facts) -> Vec<Mesh> {
 }
 
 /// Refuses where a pass changes what it does not declare.
-pub fn check(args: &SpecArgs, job: &Job, json: bool) -> Result<(), Failure> {
+pub fn check(args: &SpecArgs, job: &Job) -> Result<(), Failure> {
     let outcome = run(args, job, SEEDS)?;
     if outcome.holds() {
         return Ok(());
     }
     let text = format!("{}{}", outcome.table(), outcome.complaint());
-    Err(Failure { exit: DEFECT, text, json: json.then(|| outcome.json()) })
+    Err(Failure::page(DEFECT, text, Some(outcome.json())))
 }
 
 fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Failure> {

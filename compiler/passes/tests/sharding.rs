@@ -349,8 +349,8 @@ fn heads_line_up_with_what_they_read() {
     );
     assert_eq!(
         error(shared, "tp=3"),
-        "P0502: `kv_heads` of weight `k` has 2 entries, and the mesh tp=3 spreads it over 3 ranks; use a number of ranks \
-         along tp that divides it: 1, 2"
+        "P0502: `heads` of weight `q` has 8 entries, and the mesh tp=3 spreads it over 3 ranks; use a number of ranks \
+         along tp that divides it: 1, 2, 4, 8"
     );
     assert_eq!(
         error("shard heads = [tp]", "tp=2"),
@@ -392,6 +392,34 @@ fn a_sum_along_a_spread_axis_makes_it_whole() {
     let old = module(DENSE, norm);
     let new = sharded(&old, "tp=2").expect("sharded");
     assert!(!text(&new).contains("place weight model up") && !text(&new).contains("all_reduce"), "{}", text(&new));
+}
+
+#[test]
+fn ranks_without_work_of_their_own_are_refused() {
+    let header = DENSE.replace("weight model down: bf16[hidden, ffn]", "");
+    let norm = "(%x) -> (y = %y) { axes T = rows
+        %x: bf16[T, hidden] = input x
+        %u: bf16[ffn, hidden] = weight model up
+        %g: f32[T, ffn] = linear over [hidden] order any (%x, %u)
+        %y: f32[T] = reduce sum over ffn order fold (%g) }";
+    let error = sharded(&module(&header, norm), "tp=2").expect_err("nothing is left for the ranks to share");
+    assert_eq!(
+        error.to_string(),
+        "P0501: the mesh tp=2 has the axis `tp`, and `ffn`, which the spec spreads over it, is needed whole by every rank; \
+         leave `tp` out of the mesh, or give it an axis of weights in `[shard]` that products sum or leave"
+    );
+}
+
+#[test]
+fn an_uneven_length_is_an_error_wherever_it_stands() {
+    let refused = |header: &str, graph: &str, mesh: &str| {
+        let error = sharded(&module(header, graph), mesh).expect_err("uneven");
+        assert_eq!(error.code, "P0502", "{error}");
+    };
+    // Contracted, indexed by ids, and a column that is left.
+    refused(DENSE, DENSE_GRAPH, "tp=3");
+    refused(EXPERTS, &experts(SINGLE), "ep=4");
+    refused(EXPERTS, &experts(SINGLE), "ep=2,tp=3");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The block language as a tree, every node with its place.
 
 use ir::{DType, Span};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A name and where it stands.
 #[derive(Clone, Debug)]
@@ -241,4 +241,39 @@ pub(crate) fn children(e: &Expr) -> Vec<&Expr> {
         ExprKind::Match { subject, .. } => vec![subject],
         ExprKind::For { over, .. } => over.iter().collect(),
     }
+}
+
+/// The kinds that the text has arms for, by the part that the match asks: `match l.column { kind … }`.
+pub(crate) fn arms_by_column(program: &Program) -> HashMap<String, BTreeSet<String>> {
+    let mut found = HashMap::new();
+    program.functions.iter().for_each(|f| arms_in_body(&f.body, &mut found));
+    found
+}
+
+fn arms_in_body(body: &[Stmt], found: &mut HashMap<String, BTreeSet<String>>) {
+    for stmt in body {
+        match &stmt.kind {
+            StmtKind::Const { value, .. } | StmtKind::Expr(value) => arms_in(value, found),
+            StmtKind::Let { values, .. } | StmtKind::Return(values) | StmtKind::Yield(values) => {
+                values.iter().for_each(|e| arms_in(e, found));
+            }
+            StmtKind::Layers { body, .. } => arms_in_body(body, found),
+            StmtKind::Broken(_) => {}
+        }
+    }
+}
+
+fn arms_in(e: &Expr, found: &mut HashMap<String, BTreeSet<String>>) {
+    match &e.kind {
+        ExprKind::Match { subject, arms } => {
+            if let ExprKind::Field(_, column) = &subject.kind {
+                let kinds = arms.iter().map(|(kind, _)| kind.text.clone());
+                found.entry(column.text.clone()).or_default().extend(kinds);
+            }
+            arms.iter().for_each(|(_, body)| arms_in_body(body, found));
+        }
+        ExprKind::For { body, .. } => arms_in_body(body, found),
+        _ => {}
+    }
+    children(e).into_iter().for_each(|c| arms_in(c, found));
 }

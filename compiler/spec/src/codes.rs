@@ -130,6 +130,11 @@ pub static CODES: &[Code] = &[
         "a requirement not understood",
         "A condition of [require] compares numbers made of dimensions, values and members of groups, with + - * % and == != < <= > >=, joined by and, or, not.",
     ),
+    code(
+        "B0034",
+        "unknown kind",
+        "A condition compares a column of [schedule] with a kind that no layer has, that the column's rule does not name, and that the text has no arm for.",
+    ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
     code(
@@ -145,7 +150,7 @@ pub static CODES: &[Code] = &[
     code(
         "B0104",
         "too complicated",
-        "Text nested very deep, or hundreds of operators in a row, is refused. Give a part a name.",
+        "Text nested very deep, hundreds of operators in a row, or functions that call one another through more than 64 levels, are refused. Give a part a name; write an inner function into the one that calls it.",
     ),
     code("B0105", "unknown dtype", "Dtypes of this build are f32, bf16, i32 and bool."),
     code(
@@ -330,6 +335,11 @@ pub static CODES: &[Code] = &[
         "B0289",
         "a sink of another shape",
         "The sink of an attention has one number for each query head: the query's axes but its rows and its last one.",
+    ),
+    code(
+        "B0290",
+        "a cache that a layer does not keep",
+        "A layer stores rows in a cache kind whose `layers` in [kv] leaves that layer out.",
     ),
     code(
         "B0291",

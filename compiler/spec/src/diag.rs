@@ -142,7 +142,7 @@ impl Diagnostic {
 
 impl Fix {
     /// Whether the text to replace is what stands at the place.
-    fn stands(&self, sources: &Sources) -> bool {
+    pub(crate) fn stands(&self, sources: &Sources) -> bool {
         let range = self.span.start as usize..self.span.end as usize;
         sources.text(self.span.file).get(range) == Some(self.from.as_str())
     }
@@ -154,8 +154,24 @@ const MOST_LISTED: usize = 24;
 /// The known name that is near enough to be meant.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = |k: &&str| 1 + k.len().max(wanted.len()) / 4;
-    let distances = known.into_iter().map(|k| (strsim::damerau_levenshtein(wanted, k), k));
+    let distances = known
+        .into_iter()
+        .filter(|k| may_be_within(wanted, k, near(k)))
+        .map(|k| (strsim::damerau_levenshtein(wanted, k), k));
     distances.filter(|(d, k)| *d <= near(k) && *d < k.len().max(2)).min().map(|(_, name)| name)
+}
+
+/// Whether two words may be `most` edits apart, told by their letters alone: a quick no for almost every word.
+fn may_be_within(a: &str, b: &str, most: usize) -> bool {
+    if !a.is_ascii() || !b.is_ascii() {
+        return true;
+    }
+    let mut letters = [0i32; 128];
+    a.bytes().for_each(|c| letters[usize::from(c & 127)] += 1);
+    b.bytes().for_each(|c| letters[usize::from(c & 127)] -= 1);
+    let (more, fewer) = letters.iter().fold((0, 0), |(m, f), n| (m + n.max(&0), f - n.min(&0)));
+    // An edit adds, removes or replaces one letter; one that swaps two changes none.
+    more.max(fewer) as usize <= most
 }
 
 /// `1 name`, `2 names`.
@@ -246,4 +262,36 @@ pub fn render_json(diagnostics: &[Diagnostic], sources: &Sources) -> serde_json:
             })
         })
         .collect()
+}
+
+/// Whether a text is one line of visible characters: none that a terminal obeys, none that turns the line around.
+pub fn is_plain(text: &str) -> bool {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !text.chars().any(|c| c.is_control() || turns(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_no_is_never_wrong() {
+        let words = [
+            "", "a", "ab", "ba", "heads", "head", "kv_heads", "sdaeh", "slidin", "sliding", "größe", "grosse",
+            "experts",
+        ];
+        for a in words {
+            for b in words {
+                let distance = strsim::damerau_levenshtein(a, b);
+                assert!((distance..10).all(|most| may_be_within(a, b, most)), "{a} {b}");
+            }
+        }
+        assert!(!may_be_within("window", "theta", 2));
+    }
+
+    #[test]
+    fn plain_texts_leave_a_terminal_alone() {
+        assert!(["", "Beam 1.0 501B", "größe ⅔"].into_iter().all(is_plain));
+        assert!(!["a\nb", "\u{1b}[31m", "a\u{202e}b", "\u{7f}"].into_iter().any(is_plain));
+    }
 }

@@ -59,7 +59,7 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
     let (base, merged) = base_for(&json, &places, library, out)?;
     // A checkpoint has no name of its own but that of its directory.
     let folder = config.canonicalize().ok().and_then(|p| Some(p.parent()?.file_name()?.to_string_lossy().into_owned()));
-    let name = folder.unwrap_or_else(|| base.clone());
+    let name = folder.filter(|name| crate::is_plain(name)).unwrap_or_else(|| base.clone());
     let mut importer = Importer { json, file, places, used: BTreeSet::new(), out, failed: false };
     let (toml, origins) = importer.run(&name, &base, &merged);
     (!importer.failed).then_some(Imported { toml, base, origins })
@@ -73,7 +73,7 @@ fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
 
 /// The embedded spec whose `hf` facts are those of the config.
 fn base_for(json: &Value, places: &Places, library: &Library, out: &mut Vec<Diagnostic>) -> Option<(String, Merged)> {
-    let mut known = Vec::new();
+    let (mut known, mut named_by_class) = (Vec::new(), false);
     for (name, spec) in library.specs() {
         let mut scratch = Vec::new();
         let Some(merged) = merge::load(Input::text(name, spec), library, &mut Sources::default(), &mut scratch) else {
@@ -88,12 +88,15 @@ fn base_for(json: &Value, places: &Places, library: &Library, out: &mut Vec<Diag
         let model_type = hf.get("model_type").and_then(|(_, n)| n.text());
         let has = json.get("architectures").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let same_type = model_type.is_none_or(|t| json.get("model_type").and_then(Value::as_str) == Some(t));
-        if same_type && has.clone().all(|a| wanted.contains(&a)) && (model_type.is_some() || has.count() > 0) {
+        if same_type && has.clone().all(|a| wanted.contains(&a)) && (model_type.is_some() || has.clone().count() > 0) {
             return Some((name.to_owned(), merged));
         }
+        named_by_class |= has.clone().count() > 0 && has.clone().all(|a| wanted.contains(&a));
         known.push(format!("{} ({})", model_type.unwrap_or("any model_type"), wanted.join(", ")));
     }
-    let key = ["architectures", "model_type"].into_iter().find(|k| json.get(*k).is_some()).unwrap_or("architectures");
+    // The key that keeps the config from a base whose other key it has is the one to look at.
+    let key = if named_by_class { ["model_type", "architectures"] } else { ["architectures", "model_type"] };
+    let key = key.into_iter().find(|k| json.get(*k).is_some()).unwrap_or("architectures");
     let found = json.get(key).unwrap_or(&Value::Null);
     let d = Diagnostic::error("B0402", "no base spec of this build is of the config's architecture")
         .at(places.key(key), format!("the config says {found}"))

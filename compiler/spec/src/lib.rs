@@ -19,6 +19,7 @@ mod lexer;
 mod library;
 mod merge;
 mod names;
+mod own_lines;
 mod parser;
 mod recipe;
 mod rules;
@@ -26,11 +27,12 @@ mod source;
 mod stop;
 
 pub use codes::{CODES, Code, explain};
-pub use diag::{Diagnostic, Fix, Label, Severity, has_errors, nearest, render, render_json};
+pub use diag::{Diagnostic, Fix, Label, Severity, has_errors, is_plain, nearest, render, render_json};
 pub use import::{Imported, import};
 pub use library::Library;
 pub use source::Sources;
 
+use indexmap::IndexMap;
 use ir::{DType, Model};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,6 +59,8 @@ const MOST_SHOWN: usize = 40;
 pub struct Checked {
     /// The model level, absent if a diagnostic is an error.
     pub model: Option<Model>,
+    /// Alternatives of each option, the default first; empty without a model.
+    pub offered: IndexMap<String, Vec<String>>,
     /// Errors, then warnings, each in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
     /// How many more there are than are listed.
@@ -82,16 +86,17 @@ pub fn check_text(name: &str, text: &str, library: &Library, choices: &Choices) 
     checked(model, diagnostics, sources)
 }
 
-fn checked(model: Option<Model>, mut diagnostics: Vec<Diagnostic>, sources: Sources) -> Checked {
+fn checked(read: Option<Read>, mut diagnostics: Vec<Diagnostic>, sources: Sources) -> Checked {
     diagnostics.iter_mut().for_each(Diagnostic::point_at_the_users_file);
     let place = |d: &Diagnostic| d.primary.as_ref().map(|l| l.span);
     let mut told = std::collections::HashSet::new();
     diagnostics.retain(|d| told.insert((d.code, place(d), place(d).is_none().then(|| d.message.clone()))));
     diagnostics.sort_by_key(|d| (d.severity, place(d).map(|s| (s.file, s.start))));
-    let model = model.filter(|_| !has_errors(&diagnostics));
+    let read = read.filter(|_| !has_errors(&diagnostics));
+    let (model, offered) = read.map_or_else(Default::default, |read| (Some(read.model), read.offered));
     let hidden = diagnostics.len().saturating_sub(MOST_SHOWN);
     diagnostics.truncate(MOST_SHOWN);
-    Checked { model, diagnostics, hidden, sources }
+    Checked { model, offered, diagnostics, hidden, sources }
 }
 
 fn read(
@@ -100,7 +105,7 @@ fn read(
     choices: &Choices,
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
-) -> Option<Model> {
+) -> Option<Read> {
     let name = path.display().to_string();
     if path.is_dir() || path.extension().is_some_and(|e| e == "json") {
         let config = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
@@ -125,11 +130,22 @@ fn from_input(
     choices: &Choices,
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
-) -> Option<Model> {
+) -> Option<Read> {
     let merged = merge::load(input, library, sources, out)?;
-    let facts = facts::resolve(&merged, choices, sources, out);
     let program = parser::program(&merged, library, sources, out);
+    let facts = facts::resolve(&merged, ast::arms_by_column(&program), choices, sources, out);
     names::check(&merged, &program, out);
     // Types need facts; names do not.
-    elab::elaborate(facts?, &program, out)
+    let read = facts.and_then(|facts| {
+        let offered = facts.option_spans.iter().map(|(name, (_, words))| (name.clone(), words.clone())).collect();
+        Some(Read { model: elab::elaborate(facts, &program, out)?, offered })
+    });
+    own_lines::tell(&merged, sources, out);
+    read
+}
+
+/// A spec without errors.
+struct Read {
+    model: Model,
+    offered: IndexMap<String, Vec<String>>,
 }

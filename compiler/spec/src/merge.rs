@@ -106,6 +106,10 @@ pub(crate) fn load(
             }
         };
         let base = node.table().and_then(|t| t.get("extends")).map(|(_, n)| n.clone());
+        // Without its base nothing of a derived spec has a meaning, and that is one error.
+        if base.is_none() && misspelt_extends(&node, out) {
+            return None;
+        }
         chain.push((file, node));
         if let Some(base) = base {
             if chain.len() >= MAX_CHAIN {
@@ -125,6 +129,19 @@ pub(crate) fn load(
         overlay(&mut merged, *file, node, sources, out);
     }
     Some(merged)
+}
+
+/// Whether a key that holds a text is all but `extends`, which is told.
+fn misspelt_extends(node: &Node, out: &mut Vec<Diagnostic>) -> bool {
+    let known = || TABLES.iter().map(|(n, _)| *n).chain(["extends"]);
+    for (key, (span, value)) in node.table().into_iter().flatten() {
+        if value.text().is_some() && crate::nearest(key, known()) == Some("extends") {
+            let d = Diagnostic::error("B0007", format!("a spec has no key `{key}`"));
+            out.push(d.at(*span, "unknown").nearest(key, known()));
+            return true;
+        }
+    }
+    false
 }
 
 /// The text of a base: a file beside the spec if there is one, else an embedded spec.

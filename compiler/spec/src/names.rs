@@ -9,6 +9,9 @@ use crate::elab::{BUILTINS, CONST_FUNCTIONS, WORDS};
 use crate::merge::Merged;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+/// Behind so many findings no name is looked for that is near: nobody is shown more, and the search is the slow part.
+pub(crate) const MOST_SUGGESTED: usize = 200;
+
 /// Reads the functions of the first file, which is the user's.
 pub(crate) fn check(merged: &Merged, program: &Program, out: &mut Vec<Diagnostic>) {
     let known = Known::new(merged, program);
@@ -128,11 +131,8 @@ impl<'a> Reader<'a, '_> {
             return;
         }
         let words = self.locals.iter().copied().chain(self.known.names.iter().copied());
-        self.out.push(
-            Diagnostic::error("B0241", format!("the name `{name}` has no meaning here"))
-                .at(e.span, "unknown")
-                .nearest(name, words),
-        );
+        let d = Diagnostic::error("B0241", format!("the name `{name}` has no meaning here")).at(e.span, "unknown");
+        self.out.push(if self.out.len() < MOST_SUGGESTED { d.nearest(name, words) } else { d });
     }
 
     fn field(&mut self, base: &'a Expr, field: &Ident) {
@@ -150,11 +150,10 @@ impl<'a> Reader<'a, '_> {
             },
         };
         if !known.contains(field.text.as_str()) {
-            self.out.push(
-                Diagnostic::error("B0244", format!("there is no {what} `{}`", field.text))
-                    .at(field.span, "unknown")
-                    .nearest(&field.text, known.iter().copied()),
-            );
+            let d =
+                Diagnostic::error("B0244", format!("there is no {what} `{}`", field.text)).at(field.span, "unknown");
+            let near = self.out.len() < MOST_SUGGESTED;
+            self.out.push(if near { d.nearest(&field.text, known.iter().copied()) } else { d });
         }
     }
 
@@ -163,10 +162,8 @@ impl<'a> Reader<'a, '_> {
         if self.known.functions.contains(name) || self.known.broken.contains(name) {
             return;
         }
-        self.out.push(
-            Diagnostic::error("B0262", format!("there is no function `{name}`"))
-                .at(function.span, "unknown")
-                .nearest(name, self.known.functions.iter().copied()),
-        );
+        let d = Diagnostic::error("B0262", format!("there is no function `{name}`")).at(function.span, "unknown");
+        let near = self.out.len() < MOST_SUGGESTED;
+        self.out.push(if near { d.nearest(name, self.known.functions.iter().copied()) } else { d });
     }
 }

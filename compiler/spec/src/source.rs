@@ -59,11 +59,13 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Box<Diagnostic>> {
         Ok(meta) if meta.len() > MAX_FILE_BYTES => {
             return refuse(format!("it has {} bytes, more than the {MAX_FILE_BYTES} allowed", meta.len()));
         }
+        // A pipe may never end, and a device has no end.
+        Ok(meta) if !meta.is_file() => return refuse("it is no regular file".to_owned()),
         Ok(_) => {}
         Err(e) => return refuse(e.to_string()),
     }
     let mut bytes = Vec::new();
-    // A device or pipe has no length beforehand, so the reading itself is bounded.
+    // A file may grow while it is read, so the reading itself is bounded.
     let read = std::fs::File::open(path).and_then(|f| f.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     match read {
         Ok(n) if n as u64 > MAX_FILE_BYTES => refuse(format!("it has more than the {MAX_FILE_BYTES} bytes allowed")),

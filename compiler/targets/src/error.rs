@@ -15,7 +15,7 @@ pub struct TargetError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 5] = [
+pub const CODES: [(&str, &str, &str); 6] = [
     (
         "T0101",
         "unknown target",
@@ -36,6 +36,11 @@ pub const CODES: [(&str, &str, &str); 5] = [
         "T0105",
         "value out of range in a target file",
         "A number or word is of the right kind but makes no sense: a page without tokens, a bucket with more sequences than rows, two buckets of one shape.",
+    ),
+    (
+        "T0106",
+        "warning: a target names what the spec does not have",
+        "A target serves many specs, so an option that this one lacks is passed over. Told are an option, alternative or entry that is all but one of the spec's, alternatives of which the spec offers none, and a bucket for an entry that the spec does not have.",
     ),
 ];
 

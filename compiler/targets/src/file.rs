@@ -5,6 +5,21 @@ use crate::hardware;
 use indexmap::IndexMap;
 use serde::Deserialize;
 
+/// No target needs more; a larger file is refused before it is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The text of a file, or why there is none. A pipe may never end and a device has no end, so both are refused.
+pub(crate) fn text(path: &str) -> Result<String, String> {
+    let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    if !meta.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    if meta.len() > MAX_FILE_BYTES {
+        return Err(format!("it has {} bytes, more than the {MAX_FILE_BYTES} allowed", meta.len()));
+    }
+    std::fs::read_to_string(path).map_err(|e| e.to_string())
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TargetFile {

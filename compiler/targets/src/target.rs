@@ -112,10 +112,10 @@ impl Target {
     /// The built-in target of this name, or the one in the file at this path (which ends in `.toml`).
     pub fn load(name_or_path: &str) -> Result<Target, TargetError> {
         if name_or_path.ends_with(".toml") {
-            let text = std::fs::read_to_string(name_or_path).map_err(|e| TargetError {
+            let text = file::text(name_or_path).map_err(|why| TargetError {
                 code: "T0102",
                 place: name_or_path.to_owned(),
-                message: format!("the target file cannot be read ({e})"),
+                message: format!("the target file cannot be read ({why})"),
                 help: "give the path of an existing file, or a name that `beamc targets` lists".to_owned(),
             })?;
             return Target::from_text(&text, name_or_path);

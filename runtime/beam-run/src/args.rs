@@ -32,7 +32,7 @@ pub struct Cli {
 pub enum Command {
     /// Serve a model over HTTP.
     #[command(after_help = format!("Example:\n  beam-run serve artifact --model examples/beam-nano --port 8000\n\n{EXIT_CODES}"))]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Continue a prompt, or lists of token ids, on the terminal.
     #[command(after_help = format!("Examples:\n  beam-run generate artifact --model examples/beam-nano --prompt \"def main\" --max-tokens 32\n  beam-run generate artifact --model examples/beam-nano --tokens prompts.json --max-tokens 32\n\nA file of tokens is {{\"tokens\": [[…], …]}}; the same form with the new ids of each list comes out.\n\n{EXIT_CODES}"))]
     Generate(GenerateArgs),

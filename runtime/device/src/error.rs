@@ -1,5 +1,8 @@
 //! Why an executor cannot be made of an artifact, a checkpoint and a pool size.
 
+/// Of a weight that the checkpoint did not give.
+pub(crate) const NOT_LOADED: &str = "which was not loaded; load the checkpoint with this artifact's recipes";
+
 /// What stands in the way. Each says what was found, what was needed, and what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PrepareError {
@@ -16,14 +19,14 @@ pub enum PrepareError {
         fact: String,
     },
     /// A weight that the checkpoint does not give.
-    #[error(
-        "D0102: graph `{graph}` uses weight {weight}, which was not loaded; load the checkpoint with this artifact's recipes"
-    )]
+    #[error("D0102: graph `{graph}` uses weight {weight}, {fact}")]
     WeightMissing {
         /// Graph.
         graph: String,
         /// Weight, with its layer.
         weight: String,
+        /// Why it is not there, and what to do.
+        fact: &'static str,
     },
     /// A weight of another size.
     #[error(

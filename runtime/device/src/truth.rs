@@ -5,7 +5,7 @@
 
 use crate::cache::{Cache as Pages, Side};
 use crate::contract::{self, Rows};
-use crate::error::PrepareError;
+use crate::error::{NOT_LOADED, PrepareError};
 use crate::finish::{answer, facts, pools};
 use crate::prepare::{POSITIONS, RESULT, RowsOf, TOKENS, WANTED, title};
 use crate::probe::{Probing, Sites, TensorData};
@@ -131,7 +131,7 @@ fn weight_map(facts: &Facts, store: &dyn WeightStore) -> Result<WeightMap, Prepa
         };
         for layer in layers {
             let name = || title(weight.scope, &weight.name, layer);
-            let missing = || PrepareError::WeightMissing { graph: "any".to_owned(), weight: name() };
+            let missing = || PrepareError::WeightMissing { graph: "any".to_owned(), weight: name(), fact: NOT_LOADED };
             let data = store.f32(weight.scope, &weight.name, layer).ok_or_else(missing)?;
             let (found, ty) = (data.len(), weight.ty());
             let numbers = interp::Data::F32(data.to_vec());

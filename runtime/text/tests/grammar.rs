@@ -456,6 +456,13 @@ fn structural_tags_hold_their_parts() {
     assert_eq!(error.err().expect("refused").place(), Some("structural_tag.format.content"));
 }
 
+/// A grammar whose rules name each other one after the other.
+fn chain(start: &str, is: &str) -> String {
+    const LENGTH: usize = 9_000;
+    let rules = (0..LENGTH).map(|i| format!("r{i} {is} r{}\n", i + 1));
+    start.to_owned() + &rules.collect::<String>() + &format!("r{LENGTH} {is} \"a\"\n")
+}
+
 #[test]
 fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
     // Twice the work with every step.
@@ -476,6 +483,11 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
         (GrammarSpec::Regex("(?=a)b".into()), "X0301"),
         (GrammarSpec::Regex("[".into()), "X0301"),
         (GrammarSpec::Lark("start: nosuch".into()), "X0301"),
+        (GrammarSpec::Ebnf(format!("root ::= \"a\"{}", "*".repeat(200_000))), "X0301"),
+        (GrammarSpec::Ebnf(chain("root ::= r0\n", "::=")), "X0303"),
+        (GrammarSpec::Lark(chain("start: r0\n", ":")), "X0303"),
+        (GrammarSpec::Lark(chain("start: R0\n", ":").replace('r', "R").replace("staRt", "start")), "X0303"),
+        (GrammarSpec::Lark(format!("start: {}\"a\"{}", "(".repeat(50_000), ")".repeat(50_000))), "X0303"),
         (GrammarSpec::Choice(Vec::new()), "X0301"),
         (GrammarSpec::JsonSchema { schema: json!({"type": "colour"}), strict: false }, "X0301"),
         (GrammarSpec::JsonSchema { schema: json!(false), strict: false }, "X0301"),

@@ -32,7 +32,9 @@ pub(super) fn idle_mesh_axis(axis: &str, mesh: &Mesh, facts: &Facts) -> PassErro
             "the mesh {mesh} has the axis `{axis}`, and {}, which the spec spreads over it, is needed whole by every rank",
             wished.join(", ")
         ),
-        help: format!("leave `{axis}` out of the mesh, or give it an axis of weights in `[shard]` that products sum or leave"),
+        help: format!(
+            "leave `{axis}` out of the mesh, or give it an axis of weights in `[shard]` that products sum or leave"
+        ),
         span: None,
     }
 }

@@ -97,6 +97,18 @@ pub fn shrink(
     if model.facts.parameters() > MOST_PARAMETERS {
         let named = kept.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let why = kept.first().map_or("", |(_, why)| why);
+        if kept.is_empty() {
+            return Err(PassError {
+                code: "P0403",
+                message: format!(
+                    "the spec cannot be made small on the mesh {mesh}: with the shortest dims that its {} ranks can share the model has {} parameters, more than the {MOST_PARAMETERS} that are validated",
+                    mesh.ranks(),
+                    model.facts.parameters()
+                ),
+                help: "validate on a mesh of fewer ranks".to_owned(),
+                span: None,
+            });
+        }
         return Err(PassError {
             code: "P0403",
             message: format!(

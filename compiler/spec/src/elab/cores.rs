@@ -96,9 +96,38 @@ impl Elab<'_> {
         }
     }
 
+    /// Refuses a cache of which a layer that runs here keeps no rows.
+    fn check_kept(&mut self, kv: &KvRef, span: Span) -> Res<()> {
+        let runs = self.frame().kinds.clone();
+        let facts = &self.resolved.facts;
+        for (layer, kinds) in facts.schedule.iter().enumerate() {
+            if !self.frames.last().is_some_and(|f| f.in_layer) || !runs.iter().all(|(c, k)| kinds.get(c) == Some(k)) {
+                continue;
+            }
+            let name = match kv {
+                KvRef::Kind(name) => Some(name),
+                KvRef::ByColumn(column) => kinds.get(column),
+            };
+            let Some(kind) = name.and_then(|name| facts.kv_kind(name)) else { continue };
+            if !kind.layers.contains(&layer) {
+                return refuse(
+                    Diagnostic::error("B0290", format!("layer {layer} keeps no rows of the cache `{}`", kind.name))
+                        .at(span, format!("layer {layer} stores rows here"))
+                        .note(self.resolved.kv_spans.get(&kind.name).copied(), "its `layers` leaves this layer out")
+                        .help(format!(
+                            "let `layers` of `{}` in [kv] hold for every layer that stores in it",
+                            kind.name
+                        )),
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// `store(kv, k, v, at = positions)`: leaves the cache.
     pub(super) fn store(&mut self, args: &[Expr], at: Option<&Expr>, span: Span) -> Res<Val> {
         let kv = self.cache_kind(&args[0])?;
+        self.check_kept(&kv, args[0].span)?;
         let mut operands = Vec::new();
         for (e, which) in args[1..].iter().zip(["key", "value"]) {
             let t = self.operand(e)?;

@@ -5,6 +5,7 @@ use super::value::{Tensor, Val, WeightVal};
 use crate::Diagnostic;
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident};
 use crate::facts::Value;
+use crate::names::MOST_SUGGESTED;
 use crate::stop::{Res, Stop, refuse};
 use ir::{
     Binary, ConstBinary, ConstExpr, ConstUnary, DType, KvRef, Mask, Op, Scope, Span, TensorType, Unary, WeightRef,
@@ -71,12 +72,13 @@ impl Elab<'_> {
             "W" | "kv" | "options" => Ok(Val::Root(name.to_owned())),
             "target" => refuse(unsupported("values of a target spec", span)),
             _ => {
+                let d =
+                    Diagnostic::error("B0241", format!("the name `{name}` has no meaning here")).at(span, "unknown");
+                if self.found.list.len() >= MOST_SUGGESTED {
+                    return refuse(d);
+                }
                 let known = self.known_names();
-                refuse(
-                    Diagnostic::error("B0241", format!("the name `{name}` has no meaning here"))
-                        .at(span, "unknown")
-                        .nearest(name, known.iter().map(String::as_str)),
-                )
+                refuse(d.nearest(name, known.iter().map(String::as_str)))
             }
         }
     }

@@ -150,7 +150,17 @@ impl Elab<'_> {
                 .help(format!("write {}", called(function))),
             );
         }
-        if self.calls.contains(name) || self.calls.len() >= MAX_CALLS {
+        if self.calls.len() >= MAX_CALLS && !self.calls.contains(name) {
+            return refuse(
+                Diagnostic::error(
+                    "B0104",
+                    format!("`{name}` is called inside {MAX_CALLS} calls, and no more may nest"),
+                )
+                .at(span, "one call too deep")
+                .help("write what an inner function does into the function that calls it"),
+            );
+        }
+        if self.calls.contains(name) {
             return refuse(
                 Diagnostic::error("B0225", format!("`{name}` calls itself"))
                     .at(span, "inside its own call")

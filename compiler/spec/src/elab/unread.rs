@@ -3,6 +3,10 @@
 use super::Elab;
 use crate::Diagnostic;
 use ir::{Scope, Span};
+use std::collections::BTreeSet;
+
+/// More warnings of this kind than are ever shown are not looked for.
+const MOST_TOLD: usize = 100;
 
 impl Elab<'_> {
     /// Warns of entries of the tables, and of functions, that nothing reads: usually a misspelt name in a derived spec.
@@ -30,8 +34,19 @@ impl Elab<'_> {
         unread.retain(|(table, name, span)| own(span) && !read.contains(&(*table, (*name).to_owned())));
         unread.sort_by_key(|(_, _, span)| span.start);
         let mut found = Vec::new();
+        // Rules name kinds and `l` beside dimensions: only entries of the table itself could be meant.
+        let is_entry = |table: &str, name: &str| match table {
+            "dims" => facts.dims.contains_key(name) && name.parse::<u64>().is_err(),
+            "values" => resolved.values.contains_key(name),
+            "options" => resolved.option_spans.contains_key(name),
+            "schedule" => resolved.column_spans.contains_key(name),
+            "kv" => resolved.kv_spans.contains_key(name),
+            _ => true,
+        };
+        unread.truncate(MOST_TOLD);
         for (table, name, span) in unread {
-            let known = read.iter().filter(|(t, _)| *t == table).map(|(_, n)| n.as_str());
+            let known = read.iter().filter(|(t, n)| *t == table && is_entry(table, n)).map(|(_, n)| n.as_str());
+            let known: BTreeSet<&str> = known.collect();
             let d = Diagnostic::warning("B0304", format!("nothing reads `{name}` of [{table}]"));
             found.push(d.at(span, "changes nothing").nearest(name, known));
         }

@@ -61,6 +61,9 @@ impl<'a> Reader<'a> {
             ),
             Some(_) => {}
         }
+        if dims.get("layers").is_some_and(|n| !(1..=MAX_LAYERS).contains(n)) {
+            self.told.insert("layers".to_owned());
+        }
         let products = self.products(&mut dims);
         (dims, products)
     }
@@ -98,6 +101,19 @@ impl<'a> Reader<'a> {
             }
             // An axis of no length has factors of none: all of its kind is absent.
             let rest = total.checked_div(known).unwrap_or(0);
+            if let (0, 1.., Some(none)) = (known, total, factors.iter().find(|f| length(f) == Some(0))) {
+                self.error(
+                    Diagnostic::error(
+                        "B0017",
+                        format!("`{key}` has {total} entries, and its factor `{none}` has none"),
+                    )
+                    .at(node.span, "a factor of 0")
+                    .note(self.dim_spans.get(none).copied(), "says 0")
+                    .help(format!("write {none} = N, a divisor of {total}, or {key} = 0")),
+                );
+                self.told.extend(factors);
+                continue;
+            }
             if rest.checked_mul(known) != Some(total) || (fresh == 0 && rest != 1 && total != 0) {
                 self.error(
                     Diagnostic::error("B0017", format!("`{key}` has {total} entries, which {known} does not divide"))

@@ -12,7 +12,7 @@ use crate::merge::Merged;
 use crate::{Choices, Diagnostic, Sources};
 use indexmap::IndexMap;
 use ir::{Facts, Span};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Longest axis and largest weight a spec may have; far above any model, far below an overflow.
 const MAX_DIM: i64 = 1 << 40;
@@ -61,8 +61,11 @@ pub(crate) struct Resolved {
 }
 
 /// Reads the tables of a merged spec.
+///
+/// `text_arms` are the kinds that the block text has arms for, by column.
 pub(crate) fn resolve(
     merged: &Merged,
+    text_arms: HashMap<String, BTreeSet<String>>,
     choices: &Choices,
     sources: &Sources,
     out: &mut Vec<Diagnostic>,
@@ -74,6 +77,7 @@ pub(crate) fn resolve(
         out,
         numbers: HashMap::new(),
         arms: HashMap::new(),
+        text_arms,
         dim_spans: HashMap::new(),
         told: HashSet::new(),
         prefix_span: None,
@@ -126,6 +130,8 @@ struct Reader<'a> {
     numbers: HashMap<String, f64>,
     /// What `match` would choose for each value.
     arms: HashMap<String, &'static str>,
+    /// Kinds that the text has arms for, by column.
+    text_arms: HashMap<String, BTreeSet<String>>,
     dim_spans: HashMap<String, Span>,
     /// Names of dims, factors and values whose entry was refused: what uses them says nothing new.
     told: HashSet<String>,

@@ -130,6 +130,25 @@ impl<'a> Reader<'a> {
             self.error(d.at(self.word(node, &when.column), "unknown column").nearest(&when.column, known));
             return None;
         }
-        Some(when)
+        self.is_a_kind(node, &when, schedule).then_some(when)
+    }
+
+    /// Whether a condition's kind can occur: some layer has it, the column's rule names it, or the text has an arm for
+    /// it. A condition of a base may outlive the schedule that a derived spec replaced.
+    fn is_a_kind(&mut self, node: &Node, when: &When, schedule: &[LayerKinds]) -> bool {
+        let column = self.table("schedule").and_then(|t| t.get(&when.column));
+        let Some((_, column)) = column.filter(|(span, _)| node.span.file <= span.file) else { return true };
+        let mut kinds: BTreeSet<String> = schedule.iter().filter_map(|k| k.get(&when.column).cloned()).collect();
+        let ruled = column.text().map(rules::names).unwrap_or_default();
+        kinds.extend(ruled.into_iter().filter(|word| word != "l" && !self.numbers.contains_key(word)));
+        kinds.extend(self.text_arms.get(&when.column).into_iter().flatten().cloned());
+        if kinds.contains(&when.kind) {
+            return true;
+        }
+        let d = Diagnostic::error("B0034", format!("no layer is of the kind `{}` in `{}`", when.kind, when.column))
+            .at(self.word(node, &when.kind), "unknown kind")
+            .note(Some(column.span), "kinds of this column");
+        self.error(d.nearest(&when.kind, kinds.iter().map(String::as_str)));
+        false
     }
 }

@@ -11,7 +11,12 @@ impl<'a> Reader<'a> {
         let (mut name, mut act) = ("unnamed".to_owned(), None);
         for (key, (span, node)) in self.table("model").into_iter().flatten() {
             match (key.as_str(), node.text()) {
-                ("name", Some(text)) => name = text.to_owned(),
+                ("name", Some(text)) if crate::is_plain(text) => name = text.to_owned(),
+                ("name", Some(_)) => self.error(
+                    Diagnostic::error("B0010", "a name is one line of visible characters")
+                        .at(node.span, "holds a line break or another character that a terminal obeys")
+                        .help("write a name without them: it is printed, and stands in artifacts"),
+                ),
                 ("act", Some(text)) => match text.parse::<DType>() {
                     Ok(d) if d.is_float() => act = Some(d),
                     _ => self.error(

@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
                         return None;
                     }
                     let d = Diagnostic::error("B0023", format!("`{name}` is no axis"));
-                    self.error(d.at(self.word(node, name), "used here").nearest(name, dims.keys().map(String::as_str)));
+                    self.error(d.at(self.word(node, name), "used here").nearest(name, named(dims)));
                     return None;
                 };
                 total = total.saturating_mul(*n);
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
                 if self.told.contains(axis) {
                     continue;
                 }
-                self.error(d.at(*span, "sharded here").nearest(axis, dims.keys().map(String::as_str)));
+                self.error(d.at(*span, "sharded here").nearest(axis, named(dims).chain([ir::TOKEN_ROWS])));
             }
             let mesh = |n: &Node| n.text().map(str::to_owned);
             match node.array().and_then(|a| a.iter().map(mesh).collect::<Option<Vec<_>>>()) {
@@ -238,4 +238,9 @@ impl<'a> Reader<'a> {
 /// Length of an axis of fixed length.
 pub(super) fn fixed(axis: &Axis) -> u64 {
     if let Extent::Fixed(n) = axis.extent { n } else { 1 }
+}
+
+/// Axes that have a name: a factor that is written as a number has none.
+fn named(dims: &IndexMap<String, u64>) -> impl Iterator<Item = &str> {
+    dims.keys().map(String::as_str).filter(|name| name.parse::<u64>().is_err())
 }

@@ -125,7 +125,7 @@ mod tests {
         for n in 1..40u64 {
             let number = |i| match numerics::uniform(n, i) {
                 u if u < 0.4 => odd[(u * 15.0) as usize],
-                u => (u * 8.0).floor() as f32,
+                u => (u * 8.0).floor(),
             };
             let numbers: Vec<f32> = (0..n).map(number).collect();
             for k in 1..=numbers.len() {

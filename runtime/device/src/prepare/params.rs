@@ -2,7 +2,7 @@
 
 use super::graph::Prepared;
 use super::{root, title};
-use crate::error::PrepareError;
+use crate::error::{NOT_LOADED, PrepareError};
 use crate::kernels::Kernel;
 use crate::kernels::matmul::Panels;
 use crate::store::WeightStore;
@@ -163,7 +163,8 @@ impl<'w> Loader<'w> {
     ) -> Result<WeightKey, PrepareError> {
         let outside = |name: &str| PrepareError::WeightMissing {
             graph: graph.name.clone(),
-            weight: format!("`{name}` of a layer, outside the layers"),
+            weight: format!("`{name}`"),
+            fact: "which belongs to a layer, outside the layers; compile the spec again",
         };
         let layer = |i: usize| entry.instances.get(i).map(|i| i.layer);
         Ok(match weight {
@@ -181,8 +182,12 @@ impl<'w> Loader<'w> {
                 (Scope::Layer, name.clone(), Some(layer))
             }
             WeightRef::Packed { into, .. } => {
-                let weight = format!("`{into}`, packed of several, which this executor does not join");
-                return Err(PrepareError::WeightMissing { graph: graph.name.clone(), weight });
+                let fact = "which is packed of several, and this executor does not join them; compile for a target without `pack`";
+                return Err(PrepareError::WeightMissing {
+                    graph: graph.name.clone(),
+                    weight: format!("`{into}`"),
+                    fact,
+                });
             }
         })
     }
@@ -194,6 +199,7 @@ impl<'w> Loader<'w> {
             None => self.weights.f32(*scope, name, *layer).ok_or_else(|| PrepareError::WeightMissing {
                 graph: graph.name.clone(),
                 weight: title(*scope, name, *layer),
+                fact: NOT_LOADED,
             })?,
         };
         let needed = graph.value(id).shape.as_ref().map_or(0, |s| s.row);

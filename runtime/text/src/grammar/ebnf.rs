@@ -14,6 +14,8 @@ const BYTES: usize = 1 << 18;
 const EXPRESSION_BYTES: usize = 1 << 16;
 /// Deepest nesting.
 const DEPTH: usize = 64;
+/// Most marks of repetition behind one part.
+const MARKS: usize = 8;
 /// Most repetitions that are counted.
 const REPEATS: u32 = 10_000;
 
@@ -32,6 +34,7 @@ enum Node {
 /// Content of a rule for the grammar's `root`.
 pub(crate) fn lowered(writer: &mut Writer, text: &str) -> Result<String, GrammarError> {
     let rules = read(text)?;
+    guard::rules("ebnf", rules.len())?;
     let mut stack = Vec::new();
     let mut size = 0;
     if let Some(regex) = expression("root", &rules, &mut stack, &mut size) {
@@ -263,19 +266,26 @@ impl Reader<'_> {
         Ok(if nodes.len() == 1 { nodes.remove(0) } else { Node::Sequence(nodes) })
     }
 
-    fn repeated(&mut self, node: Node) -> Result<Node, GrammarError> {
-        let (least, most) = match self.rest().chars().next() {
-            Some('*') => (0, None),
-            Some('+') => (1, None),
-            Some('?') => (0, Some(1)),
-            Some('{') => return self.counted(node),
-            _ => return Ok(node),
-        };
-        self.at += 1;
-        self.repeated(Node::Repeat(Box::new(node), least, most))
+    fn repeated(&mut self, mut node: Node) -> Result<Node, GrammarError> {
+        for marks in 0.. {
+            let (length, least, most) = match self.rest().chars().next() {
+                Some('*') => (1, 0, None),
+                Some('+') => (1, 1, None),
+                Some('?') => (1, 0, Some(1)),
+                Some('{') => self.counted()?,
+                _ => break,
+            };
+            if marks == MARKS {
+                return Err(self.wrong(&format!("more than {MARKS} repetitions of one part"), "group what repeats"));
+            }
+            self.at += length;
+            node = Node::Repeat(Box::new(node), least, most);
+        }
+        Ok(node)
     }
 
-    fn counted(&mut self, node: Node) -> Result<Node, GrammarError> {
+    /// Length of `{n}`, `{n,}` or `{n,m}`, and what it says.
+    fn counted(&self) -> Result<(usize, u32, Option<u32>), GrammarError> {
         let wrong = |reader: &Self| reader.wrong("a repetition is not `{n}`, `{n,}` or `{n,m}`", "write one of these");
         let end = self.rest().find('}').ok_or_else(|| wrong(self))?;
         let inner: String = self.rest().get(1..end).unwrap_or("").chars().filter(|c| !c.is_whitespace()).collect();
@@ -291,8 +301,7 @@ impl Reader<'_> {
         if most.is_some_and(|most| most < least) {
             return Err(wrong(self));
         }
-        self.at += end + 1;
-        self.repeated(Node::Repeat(Box::new(node), least, most))
+        Ok((end + 1, least, most))
     }
 
     fn literal(&mut self) -> Result<String, GrammarError> {

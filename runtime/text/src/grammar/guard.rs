@@ -13,6 +13,48 @@ const SCHEMA_VALUES: usize = 50_000;
 /// Deepest nesting of a schema.
 const SCHEMA_DEPTH: usize = 100;
 
+/// Most rules of a grammar: compilers follow names from rule to rule on the stack, so this bounds the longest chain.
+const RULES: usize = 2_000;
+/// Deepest brackets of a grammar.
+const BRACKETS: usize = 100;
+
+/// Whether a grammar's rules are few enough.
+pub(crate) fn rules(place: &str, count: usize) -> Result<(), GrammarError> {
+    match count {
+        0..=RULES => Ok(()),
+        _ => Err(GrammarError::TooLarge {
+            place: place.to_owned(),
+            what: "the grammar's rules are".to_owned(),
+            found: count.to_string(),
+            limit: RULES.to_string(),
+        }),
+    }
+}
+
+/// Whether a Lark text can be read without deep recursion. Brackets and colons inside texts and expressions count as well;
+/// nobody writes thousands.
+pub(crate) fn lark(place: &str, text: &str) -> Result<(), GrammarError> {
+    rules(place, text.lines().filter(|line| line.contains(':')).count())?;
+    let (mut depth, mut deepest) = (0usize, 0);
+    for c in text.chars() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    if deepest > BRACKETS {
+        return Err(GrammarError::TooLarge {
+            place: place.to_owned(),
+            what: "the grammar nests".to_owned(),
+            found: deepest.to_string(),
+            limit: BRACKETS.to_string(),
+        });
+    }
+    Ok(())
+}
+
 /// Whether the expression can be compiled at a reasonable cost.
 pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
     let too_large = |what: &str, found: String, limit: usize| {

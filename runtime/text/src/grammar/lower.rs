@@ -78,7 +78,10 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
             guard::expression("regex", regex)?;
             writer.terminal(&slashed(regex))
         }
-        GrammarSpec::Lark(text) => writer.rule(&format!("%lark {{\n{text}\n}}")),
+        GrammarSpec::Lark(text) => {
+            guard::lark("lark", text)?;
+            writer.rule(&format!("%lark {{\n{text}\n}}"))
+        }
         GrammarSpec::Choice(texts) if texts.is_empty() => {
             return Err(GrammarError::bad("choice", "is empty", "give at least one text"));
         }
