@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::grammar::GrammarArgs;
 use crate::parse::ParseArgs;
 use crate::score::ScoreArgs;
-use crate::serve::EndpointArgs;
+use crate::serve::{EndpointArgs, SchedulingArgs};
 use clap::{Args, Parser, Subcommand};
 use device::ExecutorKind;
 use std::path::PathBuf;
@@ -137,6 +137,9 @@ pub struct ServeArgs {
     /// Most requests that run at once; more wait.
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_running: u32,
+    /// Who runs when, and what is kept.
+    #[command(flatten)]
+    pub scheduling: SchedulingArgs,
     /// Keys, limits and habits of the endpoint.
     #[command(flatten)]
     pub endpoint: EndpointArgs,

@@ -69,14 +69,25 @@ pub fn engine(
     running: usize,
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
+    engine_with(artifact, args, limits, next)
+}
+
+/// The same with all that an engine can be told. Its cache holds `limits.running` sequences of the longest kind.
+pub fn engine_with(
+    artifact: &Artifact,
+    args: &ModelArgs,
+    limits: Limits,
+    next: &str,
+) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    let (running, context_tokens) = (limits.running, limits.context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS));
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
-    let executor = device::load(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
+    let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
         PrepareError::PoolMemory { kind, pages, bytes } => Failure::input(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
         )),
         other => Failure::input(other),
     })?;
-    let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
     Engine::new(executor, limits).map_err(Failure::input)
 }

@@ -250,7 +250,9 @@ impl Run<'_> {
             sequences: vec![SequenceRows {
                 start: 0,
                 len: tokens.len(),
-                pages: (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
+                pages: std::sync::Arc::new(
+                    (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
+                ),
             }],
             translation: vec![table.into(); facts.kv.len()],
             wanted: (0..tokens.len()).map(wanted).collect(),

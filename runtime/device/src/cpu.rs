@@ -1,7 +1,7 @@
 //! The `cpu` executor: the plan walker over Rust kernels. A step runs where it is submitted.
 
 use crate::arena::Arena;
-use crate::cache::Pool;
+use crate::cache::Cache;
 use crate::contract::{self, Rows};
 use crate::error::PrepareError;
 use crate::finish::{answer, facts, pools};
@@ -22,7 +22,7 @@ pub struct Cpu {
     arena: Arena,
     /// Operands whose places results take.
     aside: Vec<u64>,
-    pools: Vec<Pool>,
+    pools: Cache,
 }
 
 impl CpuExecutor {
@@ -35,7 +35,7 @@ impl CpuExecutor {
     ) -> Result<CpuExecutor, PrepareError> {
         let entries = prepare(module, plan, weights)?;
         let pools = pools(plan, pool_pages)?;
-        let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), pool_pages)?;
+        let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), &pools)?;
         let bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
         let arena = Arena::new(bytes).ok_or(PrepareError::ArenaMemory { bytes: bytes as u64 })?;
         Ok(Shell::over(facts, Cpu { entries, arena, aside: Vec::new(), pools }))
@@ -87,7 +87,7 @@ impl Runs for Cpu {
         }
     }
 
-    fn pools(&mut self) -> &mut [Pool] {
+    fn pools(&mut self) -> &mut Cache {
         &mut self.pools
     }
 

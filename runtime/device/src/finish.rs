@@ -1,6 +1,6 @@
 //! What every executor of this crate does around a step: facts and pools before, tokens and tickets after.
 
-use crate::cache::Pool;
+use crate::cache::Cache;
 use crate::error::PrepareError;
 use engine::{ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use ir::{Plan, RowsPerSequence};
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// Facts for the engine. Limits are those of one bucket, the largest that takes any mixture of rows, so that every step within
 /// them fits.
-pub(crate) fn facts(plan: &Plan, vocab: usize, pool_pages: &[usize]) -> Result<ExecutorFacts, PrepareError> {
+pub(crate) fn facts(plan: &Plan, vocab: usize, pools: &Cache) -> Result<ExecutorFacts, PrepareError> {
     let buckets = plan.entries.first().map_or(&[][..], |e| &e.buckets);
     let ragged = buckets.iter().rev().find(|b| b.bucket.rows == RowsPerSequence::Ragged);
     let Some(largest) = ragged.or(buckets.last()).map(|b| &b.bucket) else {
@@ -20,19 +20,21 @@ pub(crate) fn facts(plan: &Plan, vocab: usize, pool_pages: &[usize]) -> Result<E
         max_sequences: largest.sequences as usize,
         max_wanted: largest.wanted as usize,
         kv: plan.kv.clone(),
-        pool_pages: pool_pages.to_vec(),
+        pool_pages: pools.pages(),
+        shared_bytes: pools.shared_bytes(),
+        takes_choices: false,
     })
 }
 
 /// Cache memory of every kind.
-pub(crate) fn pools(plan: &Plan, pool_pages: &[usize]) -> Result<Vec<Pool>, PrepareError> {
+pub(crate) fn pools(plan: &Plan, pool_pages: &[usize]) -> Result<Cache, PrepareError> {
     if pool_pages.len() != plan.kv.len() {
         return Err(PrepareError::Mismatch {
             plan: format!("has {} KV kinds", plan.kv.len()),
             kernels: format!("are given pools for {}", pool_pages.len()),
         });
     }
-    plan.kv.iter().zip(pool_pages).map(|(layout, pages)| Pool::new(layout, *pages)).collect()
+    Cache::new(&plan.kv, pool_pages)
 }
 
 /// Chooses tokens from the wanted rows' logits and hands out those asked for.
@@ -50,27 +52,15 @@ pub(crate) fn answer(step: &Step, logits: &[f32], vocab: usize) -> Result<StepOu
     Ok(output)
 }
 
-/// Copies whole pages inside a kind's pool.
-pub(crate) fn copy_pages(
-    pools: &mut [Pool],
-    kind: usize,
-    pages: &[(PhysicalPage, PhysicalPage)],
-) -> Result<(), StepError> {
-    let kinds = pools.len();
-    let Some(pool) = pools.get_mut(kind) else {
-        return Err(StepError::Contract(format!("pages of KV kind {kind} are to be copied, there are {kinds} kinds")));
+/// A page of a kind by its number, the sink not among them where it must be a page of somebody.
+pub(crate) fn page(pools: &Cache, kind: usize, page: PhysicalPage) -> Result<usize, StepError> {
+    let all = pools.pages();
+    let Some(pages) = all.get(kind) else {
+        let kinds = all.len();
+        return Err(StepError::Contract(format!("a page of KV kind {kind} is named, there are {kinds} kinds")));
     };
-    for (from, to) in pages {
-        let page = |p: PhysicalPage| usize::try_from(p).ok().filter(|p| *p < pool.pages);
-        let (Some(from), Some(to)) = (page(*from), page(*to)) else {
-            return Err(StepError::Contract(format!(
-                "page {from} is to be copied to {to}, the pool has 0 to {}",
-                pool.pages - 1
-            )));
-        };
-        pool.copy_page(from, to);
-    }
-    Ok(())
+    let found = usize::try_from(page).ok().filter(|p| p < pages);
+    found.ok_or_else(|| StepError::Contract(format!("page {page} is named, the pool has 0 to {}", pages - 1)))
 }
 
 /// Outputs of steps that ran and were not polled.

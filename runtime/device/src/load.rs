@@ -59,6 +59,39 @@ pub fn load(
     Ok(load_probed(artifact, weights, kind, pool_pages)?)
 }
 
+/// The same for an engine, which keeps pages apart: both KV kinds draw from one memory.
+pub fn load_shared(
+    artifact: &Artifact,
+    weights: &dyn WeightStore,
+    kind: ExecutorKind,
+    pool_pages: &[usize],
+) -> Result<Box<dyn Executor>, PrepareError> {
+    let (kernels, plan) = (&artifact.kernels, &artifact.plan);
+    check_arch(artifact, kind)?;
+    Ok(match kind {
+        ExecutorKind::Interp => {
+            let mut executor = InterpExecutor::new(kernels, plan, weights, pool_pages)?;
+            executor.share_memory();
+            Box::new(executor)
+        }
+        ExecutorKind::Cpu => {
+            let mut executor = CpuExecutor::new(kernels, plan, weights, pool_pages)?;
+            executor.share_memory();
+            Box::new(executor)
+        }
+    })
+}
+
+/// The interpreter runs what any target's regions mean; kernels run on their own architecture only.
+fn check_arch(artifact: &Artifact, kind: ExecutorKind) -> Result<(), PrepareError> {
+    let target = &artifact.manifest.target;
+    if kind == ExecutorKind::Cpu && target.arch != CPU_ARCH {
+        let (target, found) = (target.name.clone(), target.arch.clone());
+        return Err(PrepareError::Arch { target, found, needed: CPU_ARCH });
+    }
+    Ok(())
+}
+
 /// The same, for those who trace and inject.
 pub fn load_probed(
     artifact: &Artifact,
@@ -67,12 +100,7 @@ pub fn load_probed(
     pool_pages: &[usize],
 ) -> Result<Box<dyn Probed>, PrepareError> {
     let (kernels, plan) = (&artifact.kernels, &artifact.plan);
-    let target = &artifact.manifest.target;
-    // The interpreter runs what any target's regions mean; kernels run on their own architecture only.
-    if kind == ExecutorKind::Cpu && target.arch != CPU_ARCH {
-        let (target, found) = (target.name.clone(), target.arch.clone());
-        return Err(PrepareError::Arch { target, found, needed: CPU_ARCH });
-    }
+    check_arch(artifact, kind)?;
     Ok(match kind {
         ExecutorKind::Interp => Box::new(InterpExecutor::new(kernels, plan, weights, pool_pages)?),
         ExecutorKind::Cpu => Box::new(CpuExecutor::new(kernels, plan, weights, pool_pages)?),

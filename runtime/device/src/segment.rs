@@ -1,7 +1,7 @@
 //! A segment run: some rows at a time through all of its operations, rows shared out among threads.
 
 use crate::arena::{Arena, Around, Slot};
-use crate::cache::Pool;
+use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
 use crate::prepare::{Operation, Params, Prepared, RowCounts, RowsOf, Segment, Sink, Source, Spot};
@@ -56,8 +56,8 @@ pub(crate) struct Run<'a> {
 
 /// The caches, written by one block of rows at a time or read by all.
 enum Pools<'a> {
-    Read(&'a [Pool]),
-    Write(Mutex<&'a mut [Pool]>),
+    Read(&'a Cache),
+    Write(Mutex<&'a mut Cache>),
 }
 
 /// Rows that go through the operations together.
@@ -80,7 +80,7 @@ impl Run<'_> {
     pub fn run(
         &self,
         arena: &mut Arena,
-        pools: &mut [Pool],
+        pools: &mut Cache,
         aside: &mut Vec<u64>,
         hook: Option<&mut Hook<'_>>,
     ) -> Result<(), Stop> {
@@ -195,8 +195,8 @@ impl Run<'_> {
             rows: self.rows,
             first: block.first,
             pools: match block.pools {
-                Pools::Read(pools) => pools,
-                Pools::Write(_) => &[],
+                Pools::Read(pools) => Some(*pools),
+                Pools::Write(_) => None,
             },
             slots: self.slots,
             panels: self.params.panels(id),
@@ -211,8 +211,8 @@ impl Run<'_> {
         };
         let slot = self.slots.get(store.kind).copied().flatten().ok_or("a store in a layer without cache")?;
         let mut pools = pools.lock().unwrap_or_else(PoisonError::into_inner);
-        match pools.get_mut(store.kind) {
-            Some(pool) => store.run(self.rows, block.first..block.first + block.count, pool, slot, views),
+        match pools.pool_mut(store.kind) {
+            Some(mut pool) => store.run(self.rows, block.first..block.first + block.count, &mut pool, slot, views),
             None => return Err("a store without a pool".to_owned()),
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What every executor of this crate is around its way of running a step: facts, tickets, page copies, probes.
 
-use crate::cache::Pool;
-use crate::finish::{Done, copy_pages};
+use crate::cache::Cache;
+use crate::finish::{Done, page};
 use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor};
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use indexmap::IndexMap;
@@ -17,7 +17,7 @@ pub(crate) trait Runs {
     ) -> Result<StepOutput, StepError>;
 
     /// Cache memory by KV kind.
-    fn pools(&mut self) -> &mut [Pool];
+    fn pools(&mut self) -> &mut Cache;
 
     /// Graphs and instances of the first entry, where values can be probed.
     fn sites(&self) -> Option<Sites<'_>>;
@@ -29,6 +29,16 @@ pub struct Shell<R> {
     runs: R,
     probing: Option<Probing>,
     done: Done,
+}
+
+impl<R: Runs> Shell<R> {
+    /// Lets two KV kinds of one format draw from one memory, as large as both. Pages of the two may then overlap unless
+    /// whoever hands them out keeps them apart, as an engine does.
+    pub fn share_memory(&mut self) {
+        let pools = self.runs.pools();
+        pools.share();
+        (self.facts.pool_pages, self.facts.shared_bytes) = (pools.pages(), pools.shared_bytes());
+    }
 }
 
 impl<R> Shell<R> {
@@ -53,8 +63,57 @@ impl<R: Runs + Send> Executor for Shell<R> {
     }
 
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
-        copy_pages(self.runs.pools(), kind, pages)
+        let pools = self.runs.pools();
+        // Every kind has a sink, so this asks for the kind alone.
+        page(pools, kind, 0)?;
+        for (from, to) in pages {
+            let (from, to) = (page(pools, kind, *from)?, page(pools, kind, *to)?);
+            pools.copy_page(kind, from, to);
+        }
+        Ok(())
     }
+
+    fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), StepError> {
+        let pools = self.runs.pools();
+        for number in pages {
+            let number = page(pools, kind, *number)?;
+            pools.zero_page(kind, number);
+        }
+        Ok(())
+    }
+
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        number: PhysicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
+        let pools = self.runs.pools();
+        let number = page(pools, kind, number)?;
+        layer_exists(pools, kind, layer)?;
+        pools.read_layer(kind, layer, number, out);
+        Ok(())
+    }
+
+    fn write_layer(&mut self, kind: usize, layer: usize, number: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
+        let pools = self.runs.pools();
+        let number = page(pools, kind, number)?;
+        layer_exists(pools, kind, layer)?;
+        if pools.write_layer(kind, layer, number, bytes) {
+            return Ok(());
+        }
+        Err(StepError::Contract(format!("{} bytes are not one layer of a page of KV kind {kind}", bytes.len())))
+    }
+}
+
+/// Refuses a layer that a kind does not have.
+fn layer_exists(pools: &Cache, kind: usize, layer: usize) -> Result<(), StepError> {
+    let layers = pools.pool(kind).map_or(0, |p| p.layout.layers.len());
+    if layer < layers {
+        return Ok(());
+    }
+    Err(StepError::Contract(format!("layer {layer} of KV kind {kind} is named, it has {layers}")))
 }
 
 impl<R: Runs + Send> Probed for Shell<R> {

@@ -3,7 +3,7 @@
 //! It runs the graphs of the kernel module and ignores the plan, save for its buckets' limits and the cache layouts: keys and
 //! values go through the same pages as on any other executor, so a wrong page table shows here too.
 
-use crate::cache::{Pool, Side};
+use crate::cache::{Cache as Pages, Side};
 use crate::contract::{self, Rows};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::finish::{answer, facts, pools};
@@ -24,7 +24,7 @@ pub struct Interp {
     model: Facts,
     entries: Vec<Entry>,
     weights: WeightMap,
-    pools: Vec<Pool>,
+    pools: Pages,
     buckets: Vec<Vec<ir::Bucket>>,
     tokens_end: Vec<usize>,
 }
@@ -44,12 +44,13 @@ impl InterpExecutor {
         }
         let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
         let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
-        let facts = facts(plan, vocab, pool_pages)?;
+        let pools = pools(plan, pool_pages)?;
+        let facts = facts(plan, vocab, &pools)?;
         let runs = Interp {
             model: module.facts.clone(),
             entries: module.entries.iter().map(ir::KernelEntry::to_entry).collect(),
             weights: weight_map(&module.facts, weights)?,
-            pools: pools(plan, pool_pages)?,
+            pools,
             buckets: plan.entries.iter().map(|e| e.buckets.iter().map(|b| b.bucket.clone()).collect()).collect(),
             tokens_end: module.entries.iter().map(tokens_end).collect(),
         };
@@ -110,7 +111,7 @@ impl Runs for Interp {
         }
     }
 
-    fn pools(&mut self) -> &mut [Pool] {
+    fn pools(&mut self) -> &mut Pages {
         &mut self.pools
     }
 
@@ -160,15 +161,15 @@ fn lengths(ty: &TensorType, rows: usize) -> Vec<(String, usize)> {
 
 /// The pools as the interpreter's cache.
 struct Paged<'a> {
-    pools: &'a mut [Pool],
+    pools: &'a mut Pages,
     rows: &'a Rows,
 }
 
 impl Paged<'_> {
     /// Kind and slot of a layer.
     fn find(&self, kind: &str, layer: usize) -> Result<(usize, usize), InterpError> {
-        let index = self.pools.iter().position(|p| p.layout.kind == kind);
-        let found = index.and_then(|i| Some((i, self.pools[i].layout.slot(layer)?)));
+        let index = self.pools.find(kind);
+        let found = index.and_then(|i| Some((i, self.pools.pool(i)?.layout.slot(layer)?)));
         found.ok_or_else(|| {
             let fault = Fault::Cache { kind: kind.to_owned(), what: format!("layer {layer}") };
             InterpError { fault, value: None, layer: Some(layer) }
@@ -180,7 +181,7 @@ impl Cache for Paged<'_> {
     fn store(&mut self, kind: &str, layer: usize, row: usize, _: i32, k: &[f32], v: &[f32]) -> Result<(), InterpError> {
         let (kind, slot) = self.find(kind, layer)?;
         let position = self.rows.position[row];
-        let pool = &mut self.pools[kind];
+        let Some(mut pool) = self.pools.pool_mut(kind) else { return Ok(()) };
         let page_tokens = pool.layout.page_tokens as usize;
         let page = self.rows.pages[kind][self.rows.sequence[row]].get(position / page_tokens);
         pool.store(page, slot, position % page_tokens, Side::Key, k);
@@ -203,8 +204,8 @@ impl Cache for Paged<'_> {
         last: i32,
     ) -> Result<Vec<CachedRow<'_>>, InterpError> {
         let (kind, slot) = self.find(kind, layer)?;
-        let pool = &self.pools[kind];
-        let layout = &pool.layout;
+        let Some(pool) = self.pools.pool(kind) else { return Ok(Vec::new()) };
+        let layout = pool.layout;
         let (page_tokens, width, heads) =
             (layout.page_tokens as usize, layout.head_elements as usize, layout.heads as usize);
         let sequence = self.rows.sequence[row];

@@ -1,7 +1,7 @@
 //! The plan walker: the first program, every instance's, the last, launch by launch.
 
 use crate::arena::Arena;
-use crate::cache::Pool;
+use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
@@ -16,7 +16,7 @@ pub(crate) struct Walker<'a> {
     pub bucket: &'a Bucket,
     pub arena: &'a mut Arena,
     pub aside: &'a mut Vec<u64>,
-    pub pools: &'a mut [Pool],
+    pub pools: &'a mut Cache,
     pub rows: &'a Rows,
     pub counts: RowCounts,
     pub probing: Option<&'a mut Probing>,
@@ -36,7 +36,7 @@ impl Walker<'_> {
     pub fn run(&mut self, step: &Step) -> Result<(), StepError> {
         self.inputs(step);
         let (entry, bucket) = (self.entry, self.bucket);
-        let none = vec![None; self.pools.len()];
+        let none = vec![None; self.pools.kinds()];
         let last = entry.graphs.len() - 1;
         let stage = |number: usize, graph: usize, slots| Stage {
             number,

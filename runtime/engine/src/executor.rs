@@ -20,8 +20,13 @@ pub struct ExecutorFacts {
     pub max_wanted: usize,
     /// Layouts per KV kind, in the order in which a step's translations stand.
     pub kv: Vec<KvLayout>,
-    /// Pages in each kind's pool, the sink page included.
+    /// Pages in each kind's pool, the sink page included; with one memory for all kinds, the pages that fit if no other
+    /// kind had any.
     pub pool_pages: Vec<usize>,
+    /// Bytes of the one memory that two kinds lie in, page `p` of either at `p` times its size; `None` for pools apart.
+    pub shared_bytes: Option<u64>,
+    /// Whether rows may stand for tokens that the step before is still choosing.
+    pub takes_choices: bool,
 }
 
 /// A fault of one step. The executor stays usable; the step left no token.
@@ -51,8 +56,36 @@ pub trait Executor: Send {
         1
     }
 
-    /// Copies whole pages inside one kind's pool, after all submitted steps: source, destination.
+    /// Copies whole pages inside one kind's pool, one after the other and after all submitted steps: source, destination.
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError>;
+
+    /// Makes pages of one kind all zeros, after all submitted steps.
+    fn zero_pages(&mut self, _kind: usize, _pages: &[PhysicalPage]) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// Appends one layer's part of a page to `out`, after all submitted steps. `layer` counts the layers of the kind.
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        _page: PhysicalPage,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
+        Err(StepError::Contract(format!("layer {layer} of KV kind {kind} cannot be read by the host on this device")))
+    }
+
+    /// Writes one layer's part of a page as [`Executor::read_layer`] gave it, before all steps submitted later.
+    fn write_layer(&mut self, kind: usize, layer: usize, _page: PhysicalPage, _bytes: &[u8]) -> Result<(), StepError> {
+        Err(StepError::Contract(format!(
+            "layer {layer} of KV kind {kind} cannot be written by the host on this device"
+        )))
+    }
+
+    /// A step that is done and that nobody needs: its memory serves another.
+    fn spare(&mut self) -> Option<Step> {
+        None
+    }
 }
 
 impl<E: Executor + ?Sized> Executor for Box<E> {
@@ -74,5 +107,27 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
         (**self).copy_pages(kind, pages)
+    }
+
+    fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), StepError> {
+        (**self).zero_pages(kind, pages)
+    }
+
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        page: PhysicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
+        (**self).read_layer(kind, layer, page, out)
+    }
+
+    fn write_layer(&mut self, kind: usize, layer: usize, page: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
+        (**self).write_layer(kind, layer, page, bytes)
+    }
+
+    fn spare(&mut self) -> Option<Step> {
+        (**self).spare()
     }
 }

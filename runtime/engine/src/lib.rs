@@ -8,20 +8,27 @@
 mod constraint;
 mod engine;
 mod executor;
-mod pages;
+#[cfg(any(test, feature = "toy"))]
+pub mod harness;
+mod kv;
+mod policy;
 mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
 mod step;
+mod tier;
 #[cfg(any(test, feature = "toy"))]
 pub mod toy;
+mod transfer;
 
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use engine::{Engine, Progress};
 pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
-pub use pages::PagePool;
+pub use kv::{HostPage, HostUse, Kv, Namespace, PageOp, Pages};
+pub use policy::Policy;
 pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};
 pub use sampling::{SampleError, check_sampling, sample, score};
 pub use scheduler::{Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};
+pub use tier::{HostTier, MemoryTier, TierError, Transfer};

@@ -1,6 +1,6 @@
 //! What a client of the engine asks for and what it hears back.
 
-use crate::{Constraint, SampleError, SampledToken, Sampling};
+use crate::{Constraint, Namespace, SampleError, SampledToken, Sampling};
 
 /// Names a request for as long as the engine lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +23,10 @@ pub struct Request {
     pub constraint: Option<Box<dyn Constraint>>,
     /// Log-probabilities of the prompt's own tokens; `None` for none.
     pub prompt_scores: Option<PromptScores>,
+    /// Whom cached work is shared with.
+    pub namespace: Namespace,
+    /// More goes first, where the policy looks at it.
+    pub priority: i32,
 }
 
 /// Which log-probabilities of a prompt are wanted. They are those of the model's own logits, untouched.

@@ -1,38 +1,90 @@
 //! One request in the scheduler: what is known of its tokens, and what comes next.
 
+use crate::kv::{Load, PageTable};
 use crate::{
-    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, VirtualPage, admits, forbid,
-    mask_below,
+    FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, admits, forbid, mask_below,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// A request that waits or runs. Rows `0 .. fed` are in the cache; the others are still to be computed.
+/// A request that waits or runs.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub id: RequestId,
     pub request: Request,
     /// Prompt and answer.
     pub tokens: Vec<u32>,
+    /// Rows that are in the cache for certain: their steps are over.
+    pub done: usize,
+    /// Rows that are in the cache once the steps under way are over.
     pub fed: usize,
-    pub pages: Vec<VirtualPage>,
+    /// Whether a step under way chooses its next token, and for which wanted row of that step.
+    pub choosing: Option<usize>,
+    /// Steps under way that hold its rows.
+    pub in_flight: usize,
+    pub table: PageTable,
     /// Most tokens, prompt and answer together.
     pub limit: usize,
     /// Occurrences in the prompt and in the answer, kept only while a penalty reads them.
     seen: BTreeMap<u32, (u32, u32)>,
-    /// Set when the client has given up while a step with its rows was under way.
-    pub aborted: bool,
+    /// Its last event is out; what it holds goes with its last step.
+    pub ended: bool,
+    /// It has given its pages back and goes to the queue when its step is planned.
+    pub is_out: bool,
+    /// Tokens of the prompt that were in the cache when it first started; `None` before.
+    pub cached: Option<usize>,
+    /// First token of the prompt that has no score yet.
+    pub scored_to: usize,
+    /// Whole pages that the prefix tree has been given.
+    pub kept_pages: usize,
+    /// Tokens at which another request's prompt left this one's, worth a boundary of its own.
+    pub branch: usize,
+    /// The request whose prompt is the same and was submitted together with this one.
+    pub twin: Option<RequestId>,
+    /// Requests that came later and started earlier.
+    pub passed: usize,
+    /// Pages that have to come from the host first, the next one last; how many layers of that one are there.
+    pub loads: Vec<Load>,
+    pub loaded_layers: usize,
+    /// Whether the host has failed it before.
+    pub shuns_host: bool,
 }
 
 impl Sequence {
     pub fn new(id: RequestId, request: Request, limit: usize) -> Self {
         let tokens = request.prompt.clone();
-        let mut sequence =
-            Sequence { id, request, tokens, fed: 0, pages: Vec::new(), limit, seen: BTreeMap::new(), aborted: false };
+        let mut sequence = Sequence {
+            id,
+            request,
+            tokens,
+            done: 0,
+            fed: 0,
+            choosing: None,
+            in_flight: 0,
+            table: PageTable::default(),
+            limit,
+            seen: BTreeMap::new(),
+            ended: false,
+            is_out: false,
+            cached: None,
+            scored_to: 0,
+            kept_pages: 0,
+            branch: 0,
+            twin: None,
+            passed: 0,
+            loads: Vec::new(),
+            loaded_layers: 0,
+            shuns_host: false,
+        };
+        sequence.scored_to = sequence.request.prompt_scores.as_ref().map_or(usize::MAX, |s| s.from.max(1));
         if sequence.is_penalised() {
             for token in &sequence.request.prompt {
                 sequence.seen.entry(*token).or_default().0 += 1;
             }
         }
+        // An answer grows by a token a step; its memory does not.
+        let room = limit.min(sequence.tokens.len() + 4096);
+        sequence.tokens.reserve_exact(room - sequence.tokens.len().min(room));
         sequence
     }
 
@@ -41,9 +93,36 @@ impl Sequence {
         s.repetition_penalty != 1.0 || s.frequency_penalty != 0.0 || s.presence_penalty != 0.0
     }
 
-    /// Tokens that are not in the cache yet: the rest of the prompt, or the token chosen last.
+    /// Tokens whose rows are in no step yet: the rest of the prompt, or the token chosen last.
     pub fn unfed(&self) -> &[u32] {
         self.tokens.get(self.fed..).unwrap_or_default()
+    }
+
+    /// Rows that the next step could have. A token that is still being chosen counts where nothing about it has to be
+    /// known before the next choice.
+    pub fn rows_left(&self) -> usize {
+        let known = self.unfed().len();
+        let may_follow = self.request.constraint.is_none()
+            && !self.is_penalised()
+            && self.tokens.len() + 1 < self.limit
+            && self.fed == self.tokens.len();
+        known + usize::from(self.choosing.is_some() && may_follow)
+    }
+
+    /// Whether all its prompt is in steps, so that one row a step follows.
+    pub fn is_answering(&self) -> bool {
+        self.fed >= self.request.prompt.len()
+    }
+
+    /// Tokens chosen so far.
+    pub fn answer_tokens(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Most tokens of the sequence that may come from the cache: the last one's logits are needed, and those of tokens
+    /// that are to be scored.
+    pub fn most_cached(&self) -> usize {
+        (self.tokens.len() - 1).min(self.scored_to.saturating_sub(1))
     }
 
     /// Positions that the cache must hold: the last token of an answer is never fed.
@@ -58,32 +137,42 @@ impl Sequence {
 
     pub fn usage(&self) -> Usage {
         let prompt_tokens = self.request.prompt.len();
-        Usage { prompt_tokens, cached_tokens: 0, completion_tokens: self.tokens.len() - prompt_tokens }
+        let cached_tokens = self.cached.unwrap_or(0);
+        Usage { prompt_tokens, cached_tokens, completion_tokens: self.tokens.len() - prompt_tokens }
     }
 
     /// What to score, if the row at `position` predicts a token of the prompt that is to be scored.
     pub fn scores_at(&self, position: usize) -> Option<&PromptScores> {
         let scores = self.request.prompt_scores.as_ref()?;
         let next = position + 1;
-        (next >= scores.from && next < self.request.prompt.len()).then_some(scores)
+        (next >= self.scored_to && next < self.request.prompt.len()).then_some(scores)
     }
 
     /// Parameters for the next token.
     pub fn sampling(&self) -> Sampling {
         let seen = self.seen.iter().map(|(token, (prompt, answer))| (*token, *prompt, *answer)).collect();
-        Sampling { seen, position: self.tokens.len() as u64, ..self.request.sampling.clone() }
+        let position = (self.tokens.len() + usize::from(self.choosing.is_some())) as u64;
+        Sampling { seen, position, ..self.request.sampling.clone() }
     }
 
-    /// Tokens that may be chosen next, of a model with `vocab` logits whose tokenizer knows the first `known`; `None` for
-    /// all. An error ends this request alone.
-    pub fn mask(&mut self, vocab: usize, known: usize) -> Result<Option<TokenMask>, String> {
+    /// Tokens that may be chosen next, of a model with `vocab` logits; `known` admits those that its tokenizer knows.
+    /// `None` for all. An error ends this request alone.
+    pub fn mask(&mut self, vocab: usize, known: Option<&Arc<[u32]>>) -> Result<Option<Arc<[u32]>>, String> {
+        if self.request.constraint.is_none() {
+            return Ok(self.whole_mask(None, 0, vocab, known));
+        }
         // A constraint that gives none admits nothing.
-        Ok(self.masks(&[], vocab, known)?.into_iter().next().unwrap_or_else(|| Some(mask_below(0, vocab))))
+        Ok(self.masks(&[], vocab, known)?.into_iter().next().unwrap_or_else(|| Some(mask_below(0, vocab).into())))
     }
 
     /// The same for a run of proposed tokens: before each of them and behind the last, as far as they are admitted. Row i
     /// of a block to verify carries mask i.
-    pub fn masks(&mut self, run: &[u32], vocab: usize, known: usize) -> Result<Vec<Option<TokenMask>>, String> {
+    pub fn masks(
+        &mut self,
+        run: &[u32],
+        vocab: usize,
+        known: Option<&Arc<[u32]>>,
+    ) -> Result<Vec<Option<Arc<[u32]>>>, String> {
         let own = match &mut self.request.constraint {
             Some(constraint) => constraint.masks(run)?,
             None => vec![None; run.len() + 1],
@@ -101,27 +190,33 @@ impl Sequence {
     }
 
     /// A constraint's mask for the token `ahead` of the next, without what the model or the request rule out.
-    fn whole_mask(&self, mask: Option<TokenMask>, ahead: usize, vocab: usize, known: usize) -> Option<TokenMask> {
-        let mut mask = mask;
-        if let Some(mask) = mask.as_mut() {
-            mask.resize(vocab.div_ceil(32), 0);
+    fn whole_mask(
+        &self,
+        mask: Option<TokenMask>,
+        ahead: usize,
+        vocab: usize,
+        known: Option<&Arc<[u32]>>,
+    ) -> Option<Arc<[u32]>> {
+        let chosen = self.answer_tokens() + usize::from(self.choosing.is_some()) + ahead;
+        let is_early = chosen < self.request.min_tokens;
+        // Most requests have no mask of their own, and share the one of all known tokens.
+        if mask.is_none() && !is_early {
+            return known.cloned();
         }
-        if known < vocab {
-            let below = mask_below(known, vocab);
-            mask = Some(match mask {
-                Some(mask) => mask.iter().zip(&below).map(|(a, b)| a & b).collect(),
-                None => below,
-            });
+        let mut mask = mask.unwrap_or_else(|| mask_below(vocab, vocab));
+        mask.resize(vocab.div_ceil(32), 0);
+        if let Some(known) = known {
+            mask.iter_mut().zip(known.iter()).for_each(|(a, b)| *a &= b);
         }
-        if self.tokens.len() + ahead - self.request.prompt.len() < self.request.min_tokens {
-            let mut without = mask.clone().unwrap_or_else(|| mask_below(vocab, vocab));
+        if is_early {
+            let mut without = mask.clone();
             forbid(&mut without, &self.request.stop);
             // A grammar that is done admits nothing but an ending; no minimum forces text past it.
             if without.iter().any(|word| *word != 0) {
-                mask = Some(without);
+                mask = without;
             }
         }
-        mask
+        Some(mask.into())
     }
 
     /// Takes a chosen token; says whether it was the last.
@@ -180,22 +275,22 @@ mod tests {
     fn masks_of_a_run_end_where_it_leaves_the_grammar() {
         let mut held = sequence(Some(Box::new(Counting(3))), 0);
         let bits =
-            |masks: Vec<Option<TokenMask>>| -> Vec<u32> { masks.iter().map(|m| m.as_ref().unwrap()[0]).collect() };
-        assert_eq!(bits(held.masks(&[3, 4], 10, 10).unwrap()), [1 << 3, 1 << 4, 1 << 5]);
-        assert_eq!(bits(held.masks(&[3, 7, 4], 10, 10).unwrap()), [1 << 3, 1 << 4]);
+            |masks: Vec<Option<Arc<[u32]>>>| -> Vec<u32> { masks.iter().map(|m| m.as_ref().unwrap()[0]).collect() };
+        assert_eq!(bits(held.masks(&[3, 4], 10, None).unwrap()), [1 << 3, 1 << 4, 1 << 5]);
+        assert_eq!(bits(held.masks(&[3, 7, 4], 10, None).unwrap()), [1 << 3, 1 << 4]);
         // Nothing has moved, and what is chosen moves it.
-        assert_eq!(held.mask(10, 10), Ok(Some(vec![1 << 3])));
+        assert_eq!(held.mask(10, None), Ok(Some([1 << 3].into())));
         held.push(3);
-        assert_eq!(bits(held.masks(&[4], 10, 10).unwrap()), [1 << 4, 1 << 5]);
+        assert_eq!(bits(held.masks(&[4], 10, None).unwrap()), [1 << 4, 1 << 5]);
     }
 
     #[test]
     fn masks_of_a_run_count_its_tokens() {
         // Two tokens before an ending one, of a vocabulary whose last id is unknown.
-        let masks = sequence(None, 2).masks(&[3, 4, 9, 4], 10, 9).unwrap();
+        let masks = sequence(None, 2).masks(&[3, 4, 9, 4], 10, Some(&vec![0x1ff].into())).unwrap();
         let (open, known) = (0x1ff & !(1 << 5), 0x1ff);
-        assert_eq!(masks, [Some(vec![open]), Some(vec![open]), Some(vec![known])]);
-        assert_eq!(sequence(None, 0).masks(&[3], 10, 10).unwrap(), [None, None]);
+        assert_eq!(masks, [open, open, known].map(|bits| Some(vec![bits].into())));
+        assert_eq!(sequence(None, 0).masks(&[3], 10, None).unwrap(), [None, None]);
     }
 
     #[test]
@@ -210,7 +305,7 @@ mod tests {
                 Ok(Verdict::Open)
             }
         }
-        assert_eq!(sequence(Some(Box::new(Short)), 0).masks(&[3, 3], 10, 10).unwrap(), [Some(vec![1 << 3])]);
+        assert_eq!(sequence(Some(Box::new(Short)), 0).masks(&[3, 3], 10, None).unwrap(), [Some(vec![1 << 3].into())]);
     }
 
     /// A block of two drafts: each row draws under its own mask in one step.
@@ -221,8 +316,8 @@ mod tests {
         let mut step = Step { entry: "forward".into(), translation: vec![[1].into(), [1].into()], ..Step::default() };
         step.tokens = [1, 2, 3, 4].to_vec();
         step.positions = (0..4).collect();
-        step.sequences.push(SequenceRows { start: 0, len: 4, pages: vec![0] });
-        for (ahead, mask) in held.masks(&drafts, 10, 10).unwrap().into_iter().enumerate() {
+        step.sequences.push(SequenceRows { start: 0, len: 4, pages: Arc::new(vec![0]) });
+        for (ahead, mask) in held.masks(&drafts, 10, None).unwrap().into_iter().enumerate() {
             let sampling = Sampling { position: 2 + ahead as u64, ..Sampling::default() };
             step.wanted.push(WantedRow { row: 1 + ahead, sampling: Some(sampling), mask, logits: false });
         }

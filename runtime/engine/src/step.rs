@@ -19,7 +19,8 @@ pub type PhysicalPage = i32;
 pub struct Step {
     /// Entry that runs, such as `forward`.
     pub entry: String,
-    /// Token id of every row.
+    /// Token id of every row. `-1 - w` stands for the token that wanted row `w` of the step submitted before this one
+    /// chooses; only executors with [`crate::ExecutorFacts::takes_choices`] are given such rows.
     pub tokens: Vec<i32>,
     /// Zero-based position of every row in its sequence.
     pub positions: Vec<i32>,
@@ -40,8 +41,8 @@ pub struct SequenceRows {
     /// Number of rows; their positions are consecutive.
     pub len: usize,
     /// Virtual page of every page-sized run of positions, from position 0 on. One table serves every KV kind: what a
-    /// kind has dropped (a window that moved on) its translation answers with `-1`.
-    pub pages: Vec<VirtualPage>,
+    /// kind has dropped (a window that moved on) its translation answers with `-1`. Shared with whoever planned the step.
+    pub pages: Arc<Vec<VirtualPage>>,
 }
 
 /// A row whose logits are wanted, and what is to be done with them.
@@ -53,7 +54,7 @@ pub struct WantedRow {
     pub sampling: Option<Sampling>,
     /// Admissible tokens, one bit per id in words of 32, lowest first; `None` admits all. In a block to verify each row has
     /// its own: the tokens that may follow the rows before it.
-    pub mask: Option<Vec<u32>>,
+    pub mask: Option<Arc<[u32]>>,
     /// Whether the row's logits are returned (f32, after the model's own cap, before any processing).
     pub logits: bool,
 }
@@ -137,4 +138,15 @@ pub struct SampledToken {
     pub top: Vec<(u32, f32)>,
     /// The tokens of [`Sampling::listed`] in its order.
     pub listed: Vec<(u32, f32)>,
+}
+
+impl Step {
+    /// Empties the step and keeps its memory for another.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.sequences.clear();
+        self.translation.clear();
+        self.wanted.clear();
+    }
 }

@@ -9,6 +9,9 @@ use ir::{DType, KvLayout};
 /// Logits after a history.
 pub type Model = Box<dyn FnMut(&[u32]) -> Result<Vec<f32>, StepError> + Send>;
 
+/// What a failure that was asked for says.
+pub const INJECTED: &str = "a failure that was asked for";
+
 /// The executor.
 pub struct Toy {
     facts: ExecutorFacts,
@@ -18,8 +21,14 @@ pub struct Toy {
     done: Vec<(Ticket, Result<StepOutput, StepError>)>,
     /// Polls that answer "not yet" before each step is done.
     pub delay_polls: usize,
+    /// The next step fails after it has written what it writes.
+    pub fails_next: bool,
+    /// Steps that may be under way at once.
+    pub most_in_flight: usize,
     polls_left: usize,
     next: u64,
+    /// Tokens that the step before chose, by its wanted rows.
+    chosen: Vec<Option<u32>>,
 }
 
 /// Facts of a toy: two KV kinds with one page size, the second with a window.
@@ -45,6 +54,8 @@ pub fn facts(vocab: usize, page_tokens: usize, pages: usize, max_tokens: usize) 
         max_wanted: 4,
         kv: vec![layout("whole", None), layout("near", Some(page_tokens as u64))],
         pool_pages: vec![pages + 1, pages + 1],
+        shared_bytes: None,
+        takes_choices: true,
     }
 }
 
@@ -69,7 +80,18 @@ impl Toy {
             .zip(&facts.pool_pages)
             .map(|(kind, pages)| vec![-1; pages * kind.page_tokens as usize])
             .collect();
-        Toy { facts, model, cache, done: Vec::new(), delay_polls: 0, polls_left: 0, next: 0 }
+        Toy {
+            facts,
+            model,
+            cache,
+            done: Vec::new(),
+            delay_polls: 0,
+            most_in_flight: 1,
+            fails_next: false,
+            polls_left: 0,
+            next: 0,
+            chosen: Vec::new(),
+        }
     }
 
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
@@ -92,7 +114,7 @@ impl Toy {
                 }
                 for kind in 0..self.facts.kv.len() {
                     let place = self.place(step, &sequence.pages, kind, position).map_err(contract)?;
-                    self.cache[kind][place] = step.tokens[row];
+                    self.cache[kind][place] = self.token(step.tokens[row])?;
                 }
                 let Some(wanted) = step.wanted.iter().find(|w| w.row == row) else { continue };
                 let mut history = Vec::new();
@@ -102,6 +124,7 @@ impl Toy {
                         u32::try_from(token).map_err(|_| contract(format!("position {position} was never stored")))?,
                     );
                 }
+                self.check_windows(step, &sequence.pages, position, &history).map_err(contract)?;
                 let logits = (self.model)(&history)?;
                 let token = wanted.sampling.as_ref().map(|s| {
                     assert_eq!(s.position, history.len() as u64, "position of the draw");
@@ -119,6 +142,32 @@ impl Toy {
         } else {
             Err(contract(format!("{next_row} of {rows} rows belong to a sequence")))
         }
+    }
+
+    /// Every kind with a window must hold the same tokens as far as it sees.
+    fn check_windows(&self, step: &Step, pages: &[u32], position: usize, history: &[u32]) -> Result<(), String> {
+        for kind in 0..self.facts.kv.len() {
+            let Some(window) = self.facts.kv[kind].window else { continue };
+            for at in (position + 1).saturating_sub(window as usize)..=position {
+                let token = self.cache[kind][self.place(step, pages, kind, at)?];
+                if token != history[at] as i32 {
+                    return Err(format!("position {at} of kind {kind} holds {token}, not {}", history[at]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A row's token, chosen by the step before if it is not known.
+    fn token(&self, token: i32) -> Result<i32, StepError> {
+        if token >= 0 {
+            return Ok(token);
+        }
+        let chosen = self.chosen.get((-1 - token) as usize).copied().flatten();
+        // A choice that failed leaves a row that nobody looks at.
+        chosen.map(|t| t as i32).or(self.chosen.get((-1 - token) as usize).map(|_| 0)).ok_or_else(|| {
+            StepError::Contract(format!("row {token} stands for a choice, {} were made", self.chosen.len()))
+        })
     }
 
     fn place(&self, step: &Step, pages: &[u32], kind: usize, position: usize) -> Result<usize, String> {
@@ -139,7 +188,16 @@ impl Executor for Toy {
     fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
         let ticket = Ticket(self.next);
         self.next += 1;
-        let result = self.run(&step);
+        let mut result = self.run(&step);
+        if std::mem::take(&mut self.fails_next) && result.is_ok() {
+            result = Err(StepError::Device(INJECTED.into()));
+        }
+        self.chosen.clear();
+        match &result {
+            Ok(output) => self.chosen.extend(output.tokens.iter().map(|t| t.as_ref().map(|t| t.id))),
+            // Rows that follow a step that failed are computed and nobody looks at them.
+            Err(_) => self.chosen.resize(self.facts.max_wanted, None),
+        }
         self.done.push((ticket, result));
         self.polls_left = self.delay_polls;
         Ok(ticket)
@@ -156,7 +214,50 @@ impl Executor for Toy {
         }
     }
 
-    fn copy_pages(&mut self, _: usize, _: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
-        Err(StepError::Contract("the toy copies no pages".into()))
+    fn in_flight_limit(&self) -> usize {
+        self.most_in_flight
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        for (from, to) in pages {
+            let (from, to) = (self.page(kind, *from)?, self.page(kind, *to)?);
+            self.cache[kind].copy_within(from, to.start);
+        }
+        Ok(())
+    }
+
+    fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), StepError> {
+        for page in pages {
+            let page = self.page(kind, *page)?;
+            self.cache[kind][page].fill(-1);
+        }
+        Ok(())
+    }
+
+    fn read_layer(&mut self, kind: usize, _: usize, page: PhysicalPage, out: &mut Vec<u8>) -> Result<(), StepError> {
+        let page = self.page(kind, page)?;
+        out.extend(self.cache[kind][page].iter().flat_map(|token| token.to_le_bytes()));
+        Ok(())
+    }
+
+    fn write_layer(&mut self, kind: usize, _: usize, page: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
+        let page = self.page(kind, page)?;
+        for (place, four) in self.cache[kind][page].iter_mut().zip(bytes.chunks_exact(4)) {
+            *place = i32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        }
+        Ok(())
+    }
+}
+
+impl Toy {
+    /// Places of a page in its kind's cache.
+    fn page(&self, kind: usize, page: PhysicalPage) -> Result<std::ops::Range<usize>, StepError> {
+        let tokens = self.facts.kv[kind].page_tokens as usize;
+        let start = usize::try_from(page).unwrap_or(0) * tokens;
+        if page > 0 && start + tokens <= self.cache[kind].len() {
+            Ok(start..start + tokens)
+        } else {
+            Err(StepError::Contract(format!("page {page} of kind {kind} is outside its pool")))
+        }
     }
 }

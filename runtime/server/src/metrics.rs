@@ -1,6 +1,6 @@
 //! Counts and times of a server, and their text in Prometheus' exposition format.
 
-use engine::{FinishReason, Usage};
+use engine::{FinishReason, Scheduler, Usage};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -45,6 +45,19 @@ pub struct Metrics {
     queued: AtomicUsize,
     cache_tokens: AtomicUsize,
     free_tokens: AtomicUsize,
+    evictable_tokens: AtomicUsize,
+    window_tokens: AtomicUsize,
+    window_used_tokens: AtomicUsize,
+    window_evictable_tokens: AtomicUsize,
+    headroom_thousandths: AtomicUsize,
+    host_tokens: AtomicUsize,
+    host_used_tokens: AtomicUsize,
+    cache_bytes: AtomicUsize,
+    preempted: AtomicU64,
+    evicted_tokens: AtomicU64,
+    backed_up_tokens: AtomicU64,
+    loaded_tokens: AtomicU64,
+    dropped_tokens: AtomicU64,
     requests: AtomicU64,
     aborted: AtomicU64,
     turned_away: AtomicU64,
@@ -67,12 +80,35 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The engine's load: requests, and cache in tokens.
-    pub(crate) fn load(&self, running: usize, queued: usize, cache_tokens: usize, free_tokens: usize) {
-        self.running.store(running, Ordering::Relaxed);
-        self.queued.store(queued, Ordering::Relaxed);
-        self.cache_tokens.store(cache_tokens, Ordering::Relaxed);
-        self.free_tokens.store(free_tokens, Ordering::Relaxed);
+    /// The engine's load: requests, and the cache in tokens, by what keeps everything and what has a window.
+    pub(crate) fn load(&self, scheduler: &Scheduler) {
+        let (kv, counts) = (scheduler.kv(), scheduler.counts());
+        let (pages, page_tokens) = (kv.pages(), kv.pages().page_tokens());
+        let set = |gauge: &AtomicUsize, n: usize| gauge.store(n, Ordering::Relaxed);
+        let count = |counter: &AtomicU64, n: u64| counter.store(n, Ordering::Relaxed);
+        set(&self.running, scheduler.running());
+        set(&self.queued, scheduler.waiting());
+        set(&self.cache_tokens, kv.total_pages() * page_tokens);
+        set(&self.free_tokens, kv.free_pages() * page_tokens);
+        set(&self.evictable_tokens, kv.cached_pages() * page_tokens);
+        let window = (0..pages.kinds()).find(|k| pages.window(*k).is_some());
+        let (all, used, evictable) =
+            window.map_or((0, 0, 0), |k| (pages.capacity(k), pages.used(k), kv.evictable(k)));
+        set(&self.window_tokens, all * page_tokens);
+        set(&self.window_used_tokens, used.saturating_sub(evictable) * page_tokens);
+        set(&self.window_evictable_tokens, evictable * page_tokens);
+        set(&self.headroom_thousandths, scheduler.headroom() as usize);
+        count(&self.preempted, counts.preempted);
+        count(&self.evicted_tokens, kv.evicted_pages() * page_tokens as u64);
+        let host = kv.host_use();
+        let tokens = |n: u64| n * page_tokens as u64;
+        count(&self.backed_up_tokens, tokens(host.backed_up_pages));
+        count(&self.loaded_tokens, tokens(host.loaded_pages));
+        count(&self.dropped_tokens, tokens(host.dropped_pages));
+        let page_bytes: u64 = (0..pages.kinds()).map(|k| pages.page_bytes(k)).sum();
+        set(&self.host_tokens, (tokens(host.total_bytes) / page_bytes.max(1)) as usize);
+        set(&self.host_used_tokens, (tokens(host.used_bytes) / page_bytes.max(1)) as usize);
+        set(&self.cache_bytes, pages.bytes().1 as usize);
     }
 
     /// A request found the queue full.
@@ -156,6 +192,9 @@ impl Metrics {
         page.counter("prompt_tokens_total", "prompt tokens of ended requests", total(&self.prompt_tokens));
         page.counter("cached_tokens_total", "prompt tokens found in the cache", total(&self.cached_tokens));
         page.counter("generation_tokens_total", "tokens generated", total(&self.generation_tokens));
+        let (cached, prompt) = (total(&self.cached_tokens), total(&self.prompt_tokens));
+        page.head("cache_hit_rate", "gauge", "share of prompt tokens found in the cache since the start");
+        page.sample("cache_hit_rate", "", if prompt > 0.0 { cached / prompt } else { 0.0 });
         page.histogram("queue_time_seconds", "from arrival to the first step", &self.queue);
         page.histogram("time_to_first_token_seconds", "from arrival to the first token", &self.first_token);
         page.histogram("inter_token_latency_seconds", "between two tokens of one request", &self.inter_token);
@@ -183,9 +222,32 @@ impl Metrics {
         page.gauge("num_queue_reqs", "requests that wait", now(&self.queued));
         page.gauge("max_total_num_tokens", "tokens that the cache holds", all);
         page.gauge("kv_available_tokens", "tokens of the cache that are free", free);
-        page.gauge("kv_used_tokens", "tokens of the cache that are taken", all.saturating_sub(free));
-        page.head("token_usage", "gauge", "share of the cache that is taken");
+        page.gauge("kv_used_tokens", "tokens of the cache that requests hold", all.saturating_sub(free));
+        page.gauge("kv_evictable_tokens", "tokens of the cache that are kept and can be had", now(&self.evictable_tokens));
+        page.head("token_usage", "gauge", "share of the cache that requests hold");
         page.sample("token_usage", "", all.saturating_sub(free) as f64 / all.max(1) as f64);
+        page.head("full_token_usage", "gauge", "the same of layers that keep everything");
+        page.sample("full_token_usage", "", all.saturating_sub(free) as f64 / all.max(1) as f64);
+        let (window, used) = (now(&self.window_tokens), now(&self.window_used_tokens));
+        let evictable = now(&self.window_evictable_tokens);
+        page.gauge("max_total_num_tokens_swa", "tokens that layers with a window could hold alone", window);
+        page.gauge("swa_available_tokens", "those that are free or can be had", window.saturating_sub(used));
+        page.gauge("swa_evictable_tokens", "those that are kept and can be had", evictable);
+        page.gauge("swa_used_tokens", "those that requests hold", used);
+        page.head("swa_token_usage", "gauge", "share of them that requests hold");
+        page.sample("swa_token_usage", "", used as f64 / window.max(1) as f64);
+        page.head("new_token_ratio", "gauge", "share of possible answers for which room is set aside");
+        page.sample("new_token_ratio", "", now(&self.headroom_thousandths) as f64 / 1e3);
+        page.head("kv_cache_memory_usage_gb", "gauge", "memory of the cache, in 10^9 bytes");
+        page.sample("kv_cache_memory_usage_gb", "", now(&self.cache_bytes) as f64 / 1e9);
+        page.gauge("hicache_host_total_tokens", "tokens that the host may keep", now(&self.host_tokens));
+        page.gauge("hicache_host_used_tokens", "tokens that the host keeps", now(&self.host_used_tokens));
+        let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        page.counter("num_retracted_reqs", "times a request gave its pages to others", total(&self.preempted));
+        page.counter("evicted_tokens_total", "tokens that were kept and are gone", total(&self.evicted_tokens));
+        page.counter("hicache_backup_tokens_total", "tokens by kind written to the host", total(&self.backed_up_tokens));
+        page.counter("load_back_tokens_total", "tokens by kind read back from the host", total(&self.loaded_tokens));
+        page.counter("hicache_dropped_tokens_total", "tokens by kind whose copies were lost", total(&self.dropped_tokens));
     }
 }
 
@@ -256,5 +318,23 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
+    }
+
+    /// Every name that the dashboard asks for is on the page.
+    #[test]
+    fn the_dashboard_knows_the_names() {
+        let page = Metrics::default().text("beam_run_", "m");
+        let known: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../docs/dashboard.json")).unwrap();
+        let mut asked = 0;
+        for target in dashboard["panels"].as_array().unwrap().iter().flat_map(|p| p["targets"].as_array().unwrap()) {
+            let text = target["expr"].as_str().unwrap();
+            for name in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| w.starts_with("beam_run_")) {
+                let name = name.strip_suffix("_bucket").unwrap_or(name);
+                assert!(known.contains(&name), "{name}");
+                asked += 1;
+            }
+        }
+        assert!(asked > 20, "{asked}");
     }
 }

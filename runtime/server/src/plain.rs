@@ -100,6 +100,7 @@ fn choice(
         stop: params.stop_tokens.clone(),
         constraint: grammar.map(|grammar| Box::new(Following::new(grammar)) as Box<dyn Constraint>),
         prompt_scores,
+        ..Request::default()
     };
     let reading = Reading {
         stops: params.stop_strings.clone(),

@@ -17,6 +17,8 @@ pub const MOST_QUEUED: usize = 1024;
 const POLL: Duration = Duration::from_micros(50);
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
+/// What requests are told whose step broke off.
+const BROKE_OFF: &str = "E0307: the executor broke off; this is a defect of the server, report it with the request";
 /// An engine that has work and makes no step for so long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
@@ -225,10 +227,7 @@ impl<E: Executor> Worker<E> {
     /// Writes down what others may want to know.
     fn publish(&self, progress: Progress) {
         let scheduler = self.engine.scheduler();
-        let pool = scheduler.pool();
-        let (total, free) = (pool.total_pages(), pool.free_pages());
-        let page_tokens = pool.capacity_tokens().checked_div(total).unwrap_or(0);
-        self.state.metrics.load(scheduler.running(), scheduler.waiting(), total * page_tokens, free * page_tokens);
+        self.state.metrics.load(scheduler);
         if progress != Progress::Waiting {
             self.state.is_busy.store(progress == Progress::Worked, Ordering::Release);
             self.state.round_ms.store(self.state.started.elapsed().as_millis() as u64, Ordering::Release);
@@ -288,14 +287,11 @@ impl<E: Executor> Worker<E> {
             return Err(Turned::Full(waiting));
         }
         // One that is refused leaves none of the others behind.
-        requests.iter().try_for_each(|request| self.engine.scheduler().check(request)).map_err(Turned::Refused)?;
+        let ids = self.engine.submit_all(requests).map_err(Turned::Refused)?;
         let (events, receiver) = unbounded_channel();
         let (rid, since): (Arc<str>, _) = (rid.into(), Instant::now());
-        let mut ids = Vec::new();
-        for (index, request) in requests.into_iter().enumerate() {
-            let id = self.engine.submit(request).map_err(Turned::Refused)?;
-            self.clients.insert(id, Client { events: events.clone(), index, rid: rid.clone(), since, last: None });
-            ids.push(id);
+        for (index, id) in ids.iter().enumerate() {
+            self.clients.insert(*id, Client { events: events.clone(), index, rid: rid.clone(), since, last: None });
         }
         Ok(Taken { ids, events: receiver })
     }
@@ -321,11 +317,10 @@ impl<E: Executor> Worker<E> {
     }
 
     fn fail_all(&mut self) {
+        self.engine.recover(BROKE_OFF);
         for (request, client) in std::mem::take(&mut self.clients) {
             self.engine.abort(request);
-            let reason = FinishReason::Error(
-                "E0307: the executor broke off; this is a defect of the server, report it with the request".into(),
-            );
+            let reason = FinishReason::Error(BROKE_OFF.into());
             let _ = client.events.send((client.index, Event::Finished { request, reason, usage: Usage::default() }));
         }
     }

@@ -1,8 +1,10 @@
 //! `beam-run serve`: loads a model and answers HTTP until told to stop.
 
 mod options;
+mod scheduling;
 
 pub use options::EndpointArgs;
+pub use scheduling::SchedulingArgs;
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;
@@ -34,7 +36,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let next = "lower `--max-running` or `--context`";
-    let mut engine = model::engine(&artifact, &args.model, context_tokens, args.max_running as usize, next)?;
+    let limits = args.scheduling.limits(context_tokens, args.max_running as usize)?;
+    let mut engine = args.scheduling.with_host_tier(model::engine_with(&artifact, &args.model, limits, next)?)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(

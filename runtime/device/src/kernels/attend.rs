@@ -78,7 +78,8 @@ impl Attend {
     pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
         let Target::F32(out) = out else { return Err("attention whose result is not f32".to_owned()) };
         let Some(slot) = launch.slots[self.kind] else { return Err("attention in a layer without cache".to_owned()) };
-        let (rows, pool) = (launch.rows, &launch.pools[self.kind]);
+        let pool = launch.pools.and_then(|p| p.pool(self.kind)).ok_or("attention while the cache is written")?;
+        let rows = launch.rows;
         let job = Job {
             kernel: self,
             rows,
@@ -131,7 +132,7 @@ struct Job<'a> {
     rows: &'a Rows,
     /// The step's row that is row 0 here.
     first: usize,
-    pool: &'a Pool,
+    pool: Pool<'a>,
     slot: usize,
     scale: f32,
     q: View<'a>,

@@ -18,7 +18,7 @@ pub(crate) mod spread;
 pub(crate) mod store;
 pub(crate) mod top;
 
-use crate::cache::Pool;
+use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::view::{Target, View};
 use matmul::Panels;
@@ -45,7 +45,7 @@ pub(crate) struct Launching<'a> {
     /// The first of them that is computed here.
     pub first: usize,
     /// Cache pools by kind; none where a launch writes them.
-    pub pools: &'a [Pool],
+    pub pools: Option<&'a Cache>,
     /// Slot of the layer that runs in each kind, where it has one.
     pub slots: &'a [Option<usize>],
     /// Weight of the product, packed.

@@ -1,7 +1,7 @@
 //! Keys and values written to pages.
 
 use super::nest::Shape;
-use crate::cache::{Pool, Side};
+use crate::cache::{PoolMut, Side};
 use crate::contract::Rows;
 use crate::view::View;
 use std::ops::Range;
@@ -24,7 +24,7 @@ impl Store {
     }
 
     /// Writes rows of the step, each at its own position; the operands begin with the first of them.
-    pub fn run(&self, rows: &Rows, which: Range<usize>, pool: &mut Pool, slot: usize, operands: &[View<'_>]) {
+    pub fn run(&self, rows: &Rows, which: Range<usize>, pool: &mut PoolMut<'_>, slot: usize, operands: &[View<'_>]) {
         let page_tokens = pool.layout.page_tokens as usize;
         let mut wide = vec![0.0; self.width];
         for (i, row) in which.enumerate() {

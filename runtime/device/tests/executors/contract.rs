@@ -29,14 +29,14 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("translation tables", |s| {
         s.translation.pop();
     }),
-    ("needs page", |s| s.sequences[0].pages.clear()),
+    ("needs page", |s| Arc::make_mut(&mut s.sequences[0].pages).clear()),
     ("is physical page -1", |s| Arc::make_mut(&mut s.translation[0])[0] = -1),
     ("is physical page 0", |s| Arc::make_mut(&mut s.translation[1])[0] = 0),
     ("is physical page 100000", |s| Arc::make_mut(&mut s.translation[0])[0] = 100_000),
     ("is physical page -1", |s| s.translation[0] = Arc::new([])),
     ("at most 600", |s| s.tokens = vec![1; 601]),
-    ("E0205", |s| s.wanted[0].mask = Some(vec![])),
-    ("E0201", |s| s.wanted[0].mask = Some(vec![0, 0])),
+    ("E0205", |s| s.wanted[0].mask = Some([].into())),
+    ("E0201", |s| s.wanted[0].mask = Some([0, 0].into())),
     ("E0203", |s| s.wanted[0].sampling.as_mut().expect("sampled").temperature = -1.0),
 ];
 
@@ -104,7 +104,7 @@ fn rows_answer_as_they_were_asked() {
     let greedy = Sampling::default();
     step.wanted = vec![
         WantedRow { row: 1, sampling: None, mask: None, logits: true },
-        WantedRow { row: 4, sampling: Some(greedy), mask: Some(vec![1 << 9, 0]), logits: false },
+        WantedRow { row: 4, sampling: Some(greedy), mask: Some([1 << 9, 0].into()), logits: false },
     ];
     let some = output(&mut cpu, step);
     assert_eq!(some.logits, [all.logits[1].clone(), None]);
@@ -129,7 +129,7 @@ proptest! {
             entry: "forward".to_owned(),
             positions: if consecutive { (0..n as i32).collect() } else { positions },
             tokens,
-            sequences: sequences.into_iter().map(|(start, len, pages)| engine::SequenceRows { start, len, pages }).collect(),
+            sequences: sequences.into_iter().map(|(start, len, pages)| engine::SequenceRows { start, len, pages: Arc::new(pages) }).collect(),
             translation: translation.into_iter().map(Arc::from).collect(),
             wanted: wanted.into_iter().map(|row| WantedRow { row, sampling: None, mask: None, logits: true }).collect(),
         };

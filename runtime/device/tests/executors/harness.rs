@@ -91,7 +91,7 @@ pub fn step(executor: &dyn Executor, chunks: &[Chunk<'_>], shuffle: usize) -> St
         let start = step.tokens.len();
         step.tokens.extend_from_slice(tokens);
         step.positions.extend((0..tokens.len()).map(|i| (first + i) as i32));
-        let pages = (0..200).map(|p| (sequence * 200 + p) as u32).collect();
+        let pages = Arc::new((0..200).map(|p| (sequence * 200 + p) as u32).collect());
         step.sequences.push(SequenceRows { start, len: tokens.len(), pages });
     }
     let facts = executor.facts();

@@ -83,9 +83,9 @@ fn a_request_is_aborted_while_it_waits_runs_or_is_in_flight() {
     assert_eq!(engine.step(), Progress::Waiting);
     engine.abort(ids[0]);
     engine.abort(ids[0]);
-    assert!(engine.scheduler().pool().free_pages() < 8, "pages stay while the step is under way");
+    assert!(engine.scheduler().kv().free_pages() < 8, "pages stay while the step is under way");
     assert_eq!(engine.step(), Progress::Worked);
-    assert_eq!(engine.scheduler().pool().free_pages(), 8);
+    assert_eq!(engine.scheduler().kv().free_pages(), 8);
     engine.step();
     engine.step();
     engine.abort(ids[2]);
@@ -124,9 +124,10 @@ proptest! {
             prop_assert!(whole.starts_with(&tokens));
             prop_assert!(reason == Some(FinishReason::Length) && tokens == whole || *abort && reason == Some(FinishReason::Aborted));
         }
-        let scheduler = engine.scheduler();
-        prop_assert_eq!((scheduler.pool().free_pages(), scheduler.unfinished()), (scheduler.pool().total_pages(), 0));
-        prop_assert!(scheduler.pool().translation().iter().flat_map(|table| table.iter()).all(|page| *page == -1));
+        prop_assert!(engine.flush());
+        prop_assert_eq!(engine.check_books(), Ok(()));
+        let pages = engine.scheduler().kv().pages();
+        prop_assert_eq!((pages.held_ids(), pages.used(0), pages.used(1)), (0, 0, 0));
     }
 }
 
@@ -161,5 +162,5 @@ fn a_row_without_a_choice_and_a_broken_constraint_end_their_requests_alone() {
     assert!(matches!(&answers[1], (tokens, Some(FinishReason::Error(e))) if tokens.is_empty() && e.contains("E0202")));
     let broke = FinishReason::Error("the grammar broke".into());
     assert_eq!(answers[2], (vec![4, 4], Some(broke)));
-    assert_eq!(engine.scheduler().pool().free_pages(), engine.scheduler().pool().total_pages());
+    assert_eq!(engine.scheduler().kv().free_pages(), engine.scheduler().kv().total_pages());
 }

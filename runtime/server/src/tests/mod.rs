@@ -57,7 +57,7 @@ fn scripted(script: &str) -> engine::toy::Model {
 
 fn app_with_options(model: engine::toy::Model, options: Options) -> Arc<App> {
     let toy = Toy::new(facts(VOCAB, 16, 64, 64), model);
-    let limits = Limits { context_tokens: Some(512), running: 4, ..Limits::default() };
+    let limits = Limits { keeps_prefixes: false, context_tokens: Some(512), running: 4, ..Limits::default() };
     let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
     Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), options))
 }

@@ -102,7 +102,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
                 sampling,
                 stop: params.stop_tokens.clone(),
                 constraint: held.map(|held| Box::new(Following::new(&held.grammar)) as Box<dyn Constraint>),
-                prompt_scores: None,
+                ..Request::default()
             },
             reading,
         ));

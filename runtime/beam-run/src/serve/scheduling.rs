@@ -1,0 +1,54 @@
+//! What the engine is told on the command line: who runs when, and what is kept of finished work.
+
+use crate::failure::Failure;
+use clap::Args;
+use engine::{Engine, Executor, Limits, MemoryTier, Policy};
+
+/// Flags of the engine.
+#[derive(Args)]
+pub struct SchedulingArgs {
+    /// Who starts first: what came first, what has most of its prompt in the cache, or the highest priority, which may take
+    /// a running request's place.
+    #[arg(long, value_name = "WHO", default_value = "fcfs", value_parser = ["fcfs", "lpm", "priority"])]
+    schedule_policy: String,
+    /// How many requests may start before one that came earlier.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().most_passed)]
+    max_passed: usize,
+    /// Most rows of a step, answers and chunks of prompts together; as many as the artifact takes if absent.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    chunked_prefill_size: Option<u32>,
+    /// Forget what was computed for a request when it ends.
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Memory outside the device for copies of what is cached, in 10^9 bytes; 0 for none.
+    #[arg(long, value_name = "GB", default_value_t = 0.0)]
+    host_cache_gb: f64,
+}
+
+impl SchedulingArgs {
+    /// As the engine wants it.
+    pub fn limits(&self, context_tokens: usize, running: usize) -> Result<Limits, Failure> {
+        let policy: Policy = self.schedule_policy.parse().map_err(Failure::input)?;
+        Ok(Limits {
+            context_tokens: Some(context_tokens),
+            running,
+            policy,
+            most_passed: self.max_passed,
+            step_tokens: self.chunked_prefill_size.map(|n| n as usize),
+            keeps_prefixes: !self.no_prefix_cache,
+            ..Limits::default()
+        })
+    }
+
+    /// The engine with the host tier that is asked for.
+    pub fn with_host_tier(&self, engine: Engine<Box<dyn Executor>>) -> Result<Engine<Box<dyn Executor>>, Failure> {
+        let bytes = self.host_cache_gb * 1e9;
+        if !(0.0..1e15).contains(&bytes) {
+            let asked = self.host_cache_gb;
+            return Err(Failure::input(format!(
+                "R0107: `--host-cache-gb` asks for {asked}, it must be from 0 to 1000000; ask for what this machine has"
+            )));
+        }
+        Ok(if bytes >= 1.0 { engine.with_host_tier(Box::new(MemoryTier::new(bytes as u64))) } else { engine })
+    }
+}

@@ -1,0 +1,138 @@
+//! Conversations turn by turn: what is cached of each prompt, and with whom it is shared.
+
+use super::*;
+use crate::toy::{Toy, facts, hashed};
+use crate::{ExecutorFacts, Limits, MemoryTier, Namespace, Request};
+
+const VOCAB: usize = 50;
+
+fn engine(facts: ExecutorFacts, running: usize) -> Engine<Toy> {
+    let toy = Toy::new(facts, Box::new(|history| Ok(hashed(VOCAB, history))));
+    Engine::new(toy, Limits { running, step_tokens: Some(512), ..Limits::default() }).unwrap()
+}
+
+/// Facts with a window of `window` positions.
+fn windowed(page_tokens: usize, pages: usize, window: u64) -> ExecutorFacts {
+    let mut facts = facts(VOCAB, page_tokens, pages, 512);
+    facts.kv[1].window = Some(window);
+    facts
+}
+
+/// Runs one request to its end: what was cached, and what it said.
+fn turn(engine: &mut Engine<Toy>, request: Request) -> (usize, Vec<u32>) {
+    engine.submit(request).unwrap();
+    let (mut cached, mut said) = (0, Vec::new());
+    loop {
+        let progress = engine.step();
+        for event in engine.take_events() {
+            match event {
+                Event::Started { cached_tokens, .. } => cached = cached_tokens,
+                Event::Token { token, .. } => said.push(token.id),
+                _ => {}
+            }
+        }
+        if progress == Progress::Idle {
+            return (cached, said);
+        }
+    }
+}
+
+fn tokens(seed: usize, n: usize) -> Vec<u32> {
+    (0..n).map(|i| ((seed * 31 + i * i * 7 + i) % VOCAB) as u32).collect()
+}
+
+/// Some conversations of the shape of coding agents, a tenth as long, one turn of each after the other. Returns cached and
+/// ideal tokens of all turns but the first, and all tokens.
+fn replay(engine: &mut Engine<Toy>, talks: usize, page_tokens: usize) -> (usize, usize, usize) {
+    let mut said: Vec<Vec<u32>> = (0..talks).map(|t| tokens(t, 1 + t)).collect();
+    let (mut found, mut ideal, mut all) = (0, 0, 0);
+    for turn_number in 0..13 {
+        for (t, history) in said.iter_mut().enumerate() {
+            let known = history.len();
+            history.extend(tokens(t + 100 * turn_number, if turn_number == 0 { 1483 } else { 15 }));
+            let request = Request { prompt: history.clone(), max_tokens: Some(4), ..Request::default() };
+            let (cached, answer) = turn(engine, request);
+            // The last token of an answer is never fed.
+            let most = if turn_number == 0 { 0 } else { (known - 1) / page_tokens * page_tokens };
+            assert!(cached <= most, "turn {turn_number} of {t}: {cached} of {most}");
+            (found, ideal, all) = (found + cached, ideal + most, all + history.len());
+            history.extend(answer);
+        }
+    }
+    (found, ideal, all)
+}
+
+#[test]
+fn every_turn_finds_what_the_turns_before_have_computed() {
+    let mut engine = engine(windowed(16, 800, 40), 1);
+    let (found, ideal, _) = replay(&mut engine, 4, 16);
+    assert_eq!(found, ideal);
+    assert_eq!(engine.check_books(), Ok(()));
+}
+
+#[test]
+fn a_quarter_of_the_memory_and_a_host_find_almost_as_much() {
+    let working_set = 4 * 1700 / 16;
+    let tier = Box::new(MemoryTier::new(1 << 30));
+    let mut engine = engine(windowed(16, working_set / 4 + 4, 40), 1).with_host_tier(tier);
+    let (found, ideal, all) = replay(&mut engine, 4, 16);
+    assert!((ideal - found) as f64 / all as f64 <= 0.04, "{found} of {ideal}, {all} in all");
+    assert!(engine.scheduler().kv().host_use().loaded_pages > 0);
+    assert_eq!(engine.check_books(), Ok(()));
+}
+
+#[test]
+fn prompts_that_part_share_what_they_have_in_common() {
+    let mut engine = engine(windowed(4, 100, 6), 1);
+    let shared = tokens(1, 40);
+    let ask = |tail: usize| {
+        let prompt = shared.iter().copied().chain(tokens(tail, 9)).collect();
+        Request { prompt, max_tokens: Some(2), ..Request::default() }
+    };
+    // The second has to read it all, as the window at the parting is gone; it leaves one there for the third.
+    let found: Vec<usize> = [2, 3, 4].map(|tail| turn(&mut engine, ask(tail)).0).to_vec();
+    assert_eq!(found, [0, 0, 40]);
+    assert_eq!(engine.check_books(), Ok(()));
+}
+
+#[test]
+fn namespaces_and_weights_share_nothing() {
+    let mut engine = engine(windowed(4, 100, 6), 1);
+    let ask = |salt: Option<&str>, adapter: Option<&str>| Request {
+        prompt: tokens(1, 21),
+        max_tokens: Some(1),
+        namespace: Namespace { adapter: adapter.map(Into::into), salt: salt.map(Into::into) },
+        ..Request::default()
+    };
+    let spaces = [(None, None), (Some("a"), None), (None, Some("a")), (Some("a"), Some("a"))];
+    for (salt, adapter) in spaces {
+        assert_eq!(turn(&mut engine, ask(salt, adapter)).0, 0);
+    }
+    for (salt, adapter) in spaces {
+        assert_eq!(turn(&mut engine, ask(salt, adapter)).0, 20);
+    }
+    assert!(engine.next_weights());
+    assert_eq!(turn(&mut engine, ask(None, None)).0, 0);
+    assert!(engine.flush());
+    assert_eq!(turn(&mut engine, ask(None, None)).0, 0);
+}
+
+#[test]
+fn continuations_of_one_prompt_read_it_once() {
+    let mut engine = engine(windowed(4, 100, 6), 3);
+    let request = || Request { prompt: tokens(1, 30), max_tokens: Some(5), ..Request::default() };
+    engine.submit_all(vec![request(), request(), request()]).unwrap();
+    let mut said = vec![Vec::new(); 3];
+    while engine.step() != Progress::Idle {
+        assert_eq!(engine.check_books(), Ok(()));
+        for event in engine.take_events() {
+            if let Event::Token { request, token, .. } = event {
+                said[request.0 as usize].push(token.id);
+            }
+        }
+    }
+    let counts = engine.scheduler().counts();
+    // Thirty rows of the prompt, its last one again for each of the others, and four more tokens each.
+    assert_eq!((counts.forked, counts.rows), (2, 30 + 2 + 3 * 4));
+    assert!(said[0].len() == 5 && said[1] == said[0] && said[2] == said[0]);
+}

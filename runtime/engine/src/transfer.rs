@@ -1,0 +1,188 @@
+//! Pages between the device and the host tier, a few layers between two steps.
+//!
+//! Copies to the host are made of what the tree keeps, one page at a time; prefixes on their way back come layer by
+//! layer, and their request runs when the last one is there. A copy that goes wrong costs its tokens, never a request.
+
+use crate::kv::{Backup, Load};
+use crate::{Executor, HostTier, Scheduler, StepError, TierError, Transfer};
+
+/// Layers that move between two steps: to the host, and back for each request that waits for them.
+const LAYERS_OUT: usize = 64;
+const LAYERS_BACK: usize = 1024;
+/// Copies to the host under way at once.
+const BACKUPS: usize = 4;
+
+/// The host tier with what is under way.
+#[derive(Debug)]
+pub(crate) struct Transfers {
+    tier: Box<dyn HostTier>,
+    /// Layers per KV kind.
+    layers: Vec<usize>,
+    backups: Vec<(Backup, usize)>,
+    bytes: Vec<u8>,
+}
+
+/// What a transfer came to.
+enum Outcome {
+    Done,
+    Later,
+    Lost,
+}
+
+impl Transfers {
+    pub fn new(tier: Box<dyn HostTier>, scheduler: &mut Scheduler) -> Self {
+        scheduler.kv_mut().host_mut().set_bytes(tier.bytes());
+        let layers = scheduler.facts().kv.iter().map(|kind| kind.layers.len()).collect();
+        Transfers { tier, layers, backups: Vec::new(), bytes: Vec::new() }
+    }
+
+    /// Copies under way to the host.
+    pub fn backups(&self) -> Vec<Backup> {
+        self.backups.iter().map(|(backup, _)| *backup).collect()
+    }
+
+    /// Moves some layers. True if anything moved or is still to be moved.
+    pub fn advance<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
+        let back = self.load(scheduler, executor);
+        let out = self.back_up(scheduler, executor);
+        for page in scheduler.kv_mut().host_mut().take_forgotten() {
+            self.tier.forget(page);
+        }
+        back || out
+    }
+
+    fn load<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
+        let mut ends: Vec<(usize, bool)> = Vec::new();
+        let mut unlocked = Vec::new();
+        let mut any = false;
+        let waiting: Vec<usize> = scheduler.loading().map(|(at, _)| at).collect();
+        for at in waiting {
+            any = true;
+            for _ in 0..LAYERS_BACK {
+                let Some((load, layer)) = scheduler.next_load(at) else { break };
+                match self.load_layer(scheduler, executor, load, layer) {
+                    Outcome::Later => break,
+                    Outcome::Lost => {
+                        scheduler.kv_mut().host_mut().tally(0, 0, 1);
+                        ends.push((at, false));
+                        break;
+                    }
+                    Outcome::Done => {
+                        if scheduler.layer_loaded(at, self.layers.get(load.kind).copied().unwrap_or(0)) {
+                            unlocked.push(load.host);
+                        }
+                        if scheduler.next_load(at).is_none() {
+                            ends.push((at, true));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        scheduler.kv_mut().host_mut().tally(0, unlocked.len() as u64, 0);
+        unlocked.into_iter().for_each(|host| scheduler.kv_mut().host_mut().unlock(host));
+        // From the last on, so that the places of those before do not move.
+        for (at, is_good) in ends.into_iter().rev() {
+            scheduler.loaded(at, is_good);
+        }
+        any
+    }
+
+    fn load_layer<E: Executor>(
+        &mut self,
+        scheduler: &Scheduler,
+        executor: &mut E,
+        load: Load,
+        layer: usize,
+    ) -> Outcome {
+        let to = scheduler.kv().pages().physical(load.kind, load.page);
+        match self.tier.read(load.host, layer, &mut self.bytes) {
+            Ok(Transfer::Later) => Outcome::Later,
+            Ok(Transfer::Done) => match executor.write_layer(load.kind, layer, to, &self.bytes) {
+                Ok(()) => Outcome::Done,
+                Err(_) => Outcome::Lost,
+            },
+            Err(_) => Outcome::Lost,
+        }
+    }
+
+    fn back_up<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
+        let mut budget = LAYERS_OUT;
+        let mut any = false;
+        while budget > 0 {
+            if self.backups.len() < BACKUPS
+                && let Some(backup) = scheduler.kv_mut().next_backup()
+            {
+                self.backups.push((backup, 0));
+            }
+            let Some((backup, layer)) = self.backups.first().copied() else { break };
+            any = true;
+            match self.save_layer(scheduler, executor, backup, layer) {
+                Outcome::Later => break,
+                Outcome::Lost => self.end_backup(scheduler, false),
+                Outcome::Done if layer + 1 >= self.layers.get(backup.kind).copied().unwrap_or(0) => {
+                    self.end_backup(scheduler, true);
+                }
+                Outcome::Done => {
+                    if let Some((_, done)) = self.backups.first_mut() {
+                        *done += 1;
+                    }
+                }
+            }
+            budget -= 1;
+        }
+        any
+    }
+
+    fn save_layer<E: Executor>(
+        &mut self,
+        scheduler: &Scheduler,
+        executor: &mut E,
+        backup: Backup,
+        layer: usize,
+    ) -> Outcome {
+        if !scheduler.kv().is_current(&backup) {
+            return Outcome::Lost;
+        }
+        if self.layers.get(backup.kind).copied().unwrap_or(0) == 0 {
+            return Outcome::Done;
+        }
+        let from = scheduler.kv().pages().physical(backup.kind, backup.page);
+        self.bytes.clear();
+        let read: Result<(), StepError> = executor.read_layer(backup.kind, layer, from, &mut self.bytes);
+        if read.is_err() {
+            return Outcome::Lost;
+        }
+        match self.tier.write(backup.host, layer, &self.bytes) {
+            Ok(Transfer::Done) => Outcome::Done,
+            Ok(Transfer::Later) => Outcome::Later,
+            Err(TierError(_)) => Outcome::Lost,
+        }
+    }
+
+    fn end_backup(&mut self, scheduler: &mut Scheduler, is_good: bool) {
+        let (backup, _) = self.backups.remove(0);
+        scheduler.kv_mut().backed_up(&backup, is_good);
+        scheduler.kv_mut().host_mut().tally(u64::from(is_good), 0, u64::from(!is_good));
+    }
+}
+
+impl Scheduler {
+    /// The page that a sequence waits for, and its next layer.
+    fn next_load(&mut self, at: usize) -> Option<(Load, usize)> {
+        let sequence = self.loading().find(|(i, _)| *i == at).map(|(_, s)| s)?;
+        sequence.loads.last().map(|load| (*load, sequence.loaded_layers))
+    }
+
+    /// One more layer is there; true if it was the page's last.
+    fn layer_loaded(&mut self, at: usize, layers: usize) -> bool {
+        let Some(sequence) = self.loading().find(|(i, _)| *i == at).map(|(_, s)| s) else { return false };
+        sequence.loaded_layers += 1;
+        let is_last = sequence.loaded_layers >= layers;
+        if is_last {
+            sequence.loads.pop();
+            sequence.loaded_layers = 0;
+        }
+        is_last
+    }
+}
