@@ -35,7 +35,7 @@ impl CpuExecutor {
     ) -> Result<CpuExecutor, PrepareError> {
         let entries = prepare(module, plan, weights)?;
         let pools = pools(plan, pool_pages)?;
-        let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), &pools)?;
+        let facts = facts(plan, entries.first().map_or(0, |e| e.vocab), &pools.pages(), pools.shared_bytes())?;
         let bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
         let arena = Arena::new(bytes).ok_or(PrepareError::ArenaMemory { bytes: bytes as u64 })?;
         Ok(Shell::over(facts, Cpu { entries, arena, aside: Vec::new(), pools }))

@@ -8,7 +8,12 @@ use std::collections::VecDeque;
 
 /// Facts for the engine. Limits are those of one bucket, the largest that takes any mixture of rows, so that every step within
 /// them fits.
-pub(crate) fn facts(plan: &Plan, vocab: usize, pools: &Cache) -> Result<ExecutorFacts, PrepareError> {
+pub(crate) fn facts(
+    plan: &Plan,
+    vocab: usize,
+    pool_pages: &[usize],
+    shared_bytes: Option<u64>,
+) -> Result<ExecutorFacts, PrepareError> {
     let buckets = plan.entries.first().map_or(&[][..], |e| &e.buckets);
     let ragged = buckets.iter().rev().find(|b| b.bucket.rows == RowsPerSequence::Ragged);
     let Some(largest) = ragged.or(buckets.last()).map(|b| &b.bucket) else {
@@ -20,8 +25,8 @@ pub(crate) fn facts(plan: &Plan, vocab: usize, pools: &Cache) -> Result<Executor
         max_sequences: largest.sequences as usize,
         max_wanted: largest.wanted as usize,
         kv: plan.kv.clone(),
-        pool_pages: pools.pages(),
-        shared_bytes: pools.shared_bytes(),
+        pool_pages: pool_pages.to_vec(),
+        shared_bytes,
         takes_choices: false,
     })
 }

@@ -79,6 +79,8 @@ pub fn load_shared(
             executor.share_memory();
             Box::new(executor)
         }
+        // Its memory is one allocation a kind.
+        ExecutorKind::Cuda => Box::new(CudaExecutor::new(artifact, weights, pool_pages)?),
     })
 }
 

@@ -45,7 +45,7 @@ impl InterpExecutor {
         let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
         let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
         let pools = pools(plan, pool_pages)?;
-        let facts = facts(plan, vocab, &pools)?;
+        let facts = facts(plan, vocab, &pools.pages(), pools.shared_bytes())?;
         let runs = Interp {
             model: module.facts.clone(),
             entries: module.entries.iter().map(ir::KernelEntry::to_entry).collect(),

@@ -92,8 +92,7 @@ impl Metrics {
         set(&self.free_tokens, kv.free_pages() * page_tokens);
         set(&self.evictable_tokens, kv.cached_pages() * page_tokens);
         let window = (0..pages.kinds()).find(|k| pages.window(*k).is_some());
-        let (all, used, evictable) =
-            window.map_or((0, 0, 0), |k| (pages.capacity(k), pages.used(k), kv.evictable(k)));
+        let (all, used, evictable) = window.map_or((0, 0, 0), |k| (pages.capacity(k), pages.used(k), kv.evictable(k)));
         set(&self.window_tokens, all * page_tokens);
         set(&self.window_used_tokens, used.saturating_sub(evictable) * page_tokens);
         set(&self.window_evictable_tokens, evictable * page_tokens);
@@ -223,7 +222,11 @@ impl Metrics {
         page.gauge("max_total_num_tokens", "tokens that the cache holds", all);
         page.gauge("kv_available_tokens", "tokens of the cache that are free", free);
         page.gauge("kv_used_tokens", "tokens of the cache that requests hold", all.saturating_sub(free));
-        page.gauge("kv_evictable_tokens", "tokens of the cache that are kept and can be had", now(&self.evictable_tokens));
+        page.gauge(
+            "kv_evictable_tokens",
+            "tokens of the cache that are kept and can be had",
+            now(&self.evictable_tokens),
+        );
         page.head("token_usage", "gauge", "share of the cache that requests hold");
         page.sample("token_usage", "", all.saturating_sub(free) as f64 / all.max(1) as f64);
         page.head("full_token_usage", "gauge", "the same of layers that keep everything");
@@ -245,9 +248,17 @@ impl Metrics {
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         page.counter("num_retracted_reqs", "times a request gave its pages to others", total(&self.preempted));
         page.counter("evicted_tokens_total", "tokens that were kept and are gone", total(&self.evicted_tokens));
-        page.counter("hicache_backup_tokens_total", "tokens by kind written to the host", total(&self.backed_up_tokens));
+        page.counter(
+            "hicache_backup_tokens_total",
+            "tokens by kind written to the host",
+            total(&self.backed_up_tokens),
+        );
         page.counter("load_back_tokens_total", "tokens by kind read back from the host", total(&self.loaded_tokens));
-        page.counter("hicache_dropped_tokens_total", "tokens by kind whose copies were lost", total(&self.dropped_tokens));
+        page.counter(
+            "hicache_dropped_tokens_total",
+            "tokens by kind whose copies were lost",
+            total(&self.dropped_tokens),
+        );
     }
 }
 

@@ -87,7 +87,7 @@ impl CudaExecutor {
     ) -> Result<CudaExecutor, PrepareError> {
         let loaded = load(artifact, store, pool_pages)?;
         let vocab = result_width(&loaded.entry)?;
-        let facts = facts(&artifact.plan, vocab, pool_pages)?;
+        let facts = facts(&artifact.plan, vocab, pool_pages, None)?;
         let tokens_end = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
         Ok(CudaExecutor { loaded, facts, tokens_end, start: 0, done: Done::default(), recordings: HashMap::new() })
     }

@@ -1,7 +1,7 @@
 //! Weights and kernels, put on the device.
 
 use super::driver::{Device, Kernel, Memory};
-use crate::error::PrepareError;
+use crate::error::{NOT_LOADED, PrepareError};
 use crate::store::WeightStore;
 use artifact::{Artifact, DeviceCode, Piece};
 use ir::{DType, Instance, Scope, WeightRef};
@@ -71,7 +71,11 @@ impl Weights {
 fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareError> {
     let width = piece.row_elements as usize;
     let parts = piece.parts.iter().map(|part| {
-        let missing = || PrepareError::WeightMissing { graph: "any".to_owned(), weight: format!("`{}`", part.weight) };
+        let missing = || PrepareError::WeightMissing {
+            graph: "any".to_owned(),
+            weight: format!("`{}`", part.weight),
+            fact: NOT_LOADED,
+        };
         store.f32(piece.scope, &part.weight, piece.layer).ok_or_else(missing)
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;

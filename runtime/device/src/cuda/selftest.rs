@@ -63,7 +63,7 @@ pub fn selftest(
     let loaded = load(artifact, store, &pages)?;
     let vocab = result_width(&loaded.entry)?;
     let ends = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
-    let facts = facts(&artifact.plan, vocab, &pages)?;
+    let facts = facts(&artifact.plan, vocab, &pages, None)?;
     let fault = |e: StepError| PrepareError::Device(e.to_string());
     let mut test = Test {
         loaded: &loaded,
@@ -84,7 +84,7 @@ pub fn selftest(
                 step.tokens.push((draw * ends as f32) as i32);
                 step.positions.push(position as i32);
             }
-            let pages = (0..per_sequence).map(|p| (s * per_sequence + p) as u32).collect();
+            let pages = (0..per_sequence).map(|p| (s * per_sequence + p) as u32).collect::<Vec<u32>>().into();
             step.sequences.push(SequenceRows { start, len: rows, pages });
             let row = step.tokens.len() - 1;
             step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
