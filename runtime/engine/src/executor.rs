@@ -86,6 +86,9 @@ pub trait Executor: Send {
     fn spare(&mut self) -> Option<Step> {
         None
     }
+
+    /// An output that was read: its memory may serve another.
+    fn take_back(&mut self, _output: StepOutput) {}
 }
 
 impl<E: Executor + ?Sized> Executor for Box<E> {
@@ -129,5 +132,9 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn spare(&mut self) -> Option<Step> {
         (**self).spare()
+    }
+
+    fn take_back(&mut self, output: StepOutput) {
+        (**self).take_back(output);
     }
 }
