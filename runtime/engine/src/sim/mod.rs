@@ -7,6 +7,7 @@
 
 mod blank;
 mod cost;
+mod predict;
 mod tier;
 
 use crate::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use blank::{Blank, STAND_IN};
 pub use cost::CostModel;
+pub use predict::Predicted;
 pub use tier::{Link, TimedTier};
 
 /// Virtual time in nanoseconds since the start. Clones are the same clock.

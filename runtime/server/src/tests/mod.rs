@@ -10,6 +10,7 @@ mod hostile;
 mod life;
 mod messages;
 mod messages_errors;
+mod pressure;
 mod reports;
 mod responses;
 mod responses_calls;
