@@ -56,7 +56,15 @@ impl FileTier {
         let ((jobs, inbox), (outbox, answers)) = (sync_channel(MOST_JOBS), channel());
         let mut disk = Disk { folder: folder.clone(), pages: HashMap::new() };
         let thread = std::thread::Builder::new().name("host-tier".into()).spawn(move || disk.run(&inbox, &outbox))?;
-        Ok(FileTier { bytes, folder, jobs: Some(jobs), answers, asked: HashMap::new(), next_ask: 0, thread: Some(thread) })
+        Ok(FileTier {
+            bytes,
+            folder,
+            jobs: Some(jobs),
+            answers,
+            asked: HashMap::new(),
+            next_ask: 0,
+            thread: Some(thread),
+        })
     }
 
     /// Hands a job over; false if there is no room for it now.

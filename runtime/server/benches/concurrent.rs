@@ -43,7 +43,8 @@ async fn clients(address: String, streams: usize, tokens: usize) {
         .to_string();
         tasks.spawn(async move {
             let mut socket = TcpStream::connect(address).await.expect("connection");
-            let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+            let head =
+                "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
             let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             socket.write_all(request.as_bytes()).await.expect("request");
             let mut text = String::new();

@@ -37,12 +37,15 @@ pub struct Mutant {
     pub from: String,
     /// Into what.
     pub to: String,
+    /// How many like it come before it in the function.
+    pub nth: usize,
 }
 
 impl Mutant {
     /// A name that survives changes elsewhere in the file.
     pub fn name(&self) -> String {
-        format!("{} {}: {} => {}", self.file, self.function, self.from, self.to)
+        let nth = if self.nth == 0 { String::new() } else { format!(" #{}", self.nth + 1) };
+        format!("{} {}{nth}: {} => {}", self.file, self.function, self.from, self.to)
     }
 }
 
@@ -111,9 +114,10 @@ fn manifest() -> Result<String, String> {
     let mut engine = read(root.join("runtime/engine/Cargo.toml"))?;
     let package = "name = \"engine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
     engine.insert("package".into(), toml::Value::Table(package.parse().map_err(|e| format!("{e}"))?));
-    ["lints", "bench", "dev-dependencies"].iter().for_each(|part| drop(engine.remove(*part)));
+    ["lints", "bench", "test", "example", "dev-dependencies"].iter().for_each(|part| drop(engine.remove(*part)));
     engine.insert("workspace".into(), toml::Value::Table(toml::Table::new()));
-    engine.insert("profile".into(), workspace.get("profile").cloned().unwrap_or(toml::Value::Table(toml::Table::new())));
+    engine
+        .insert("profile".into(), workspace.get("profile").cloned().unwrap_or(toml::Value::Table(toml::Table::new())));
     let inherited = |name: &str| -> Result<toml::Value, String> {
         let mut value = shared.get(name).cloned().ok_or(format!("`{name}` is not shared"))?;
         if let Some(path) = value.get("path").and_then(|p| p.as_str()) {
@@ -124,7 +128,7 @@ fn manifest() -> Result<String, String> {
     };
     let mut dependencies = toml::Table::new();
     let own = engine.get("dependencies").and_then(|d| d.as_table()).cloned().unwrap_or_default();
-    for name in own.keys().map(String::as_str).chain(["proptest", "serde_json"]) {
+    for name in own.keys().map(String::as_str) {
         dependencies.insert(name.to_owned(), inherited(name)?);
     }
     engine.insert("dependencies".into(), toml::Value::Table(dependencies));

@@ -25,14 +25,19 @@ impl<'a> Switch<'a> {
     fn add(&mut self, from: &impl ToTokens, to: &TokenStream) -> usize {
         let text = |tokens: TokenStream| tokens.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         let (file, function) = (self.file.to_owned(), self.function.clone());
-        self.all.push(Mutant { file, function, from: text(from.to_token_stream()), to: text(to.clone()) });
+        let mut new = Mutant { file, function, from: text(from.to_token_stream()), to: text(to.clone()), nth: 0 };
+        let is_like =
+            |m: &&Mutant| (&m.file, &m.function, &m.from, &m.to) == (&new.file, &new.function, &new.from, &new.to);
+        new.nth = self.all.iter().filter(is_like).count();
+        self.all.push(new);
         self.all.len() - 1
     }
 
     /// `now` for an expression, with `wrong` in its place where the mutant is on.
     fn either(&mut self, old: &Expr, wrong: TokenStream, now: &Expr) -> Expr {
         let id = self.add(old, &wrong);
-        syn::parse_quote! { (if crate::mutant::on(#id) { #wrong } else { #now }) }
+        // Parentheses: what begins a block as a statement may begin differently as an expression.
+        syn::parse_quote! { (if crate::mutant::on(#id) { (#wrong) } else { (#now) }) }
     }
 }
 
@@ -82,8 +87,12 @@ fn other_call(call: &ExprMethodCall) -> Option<TokenStream> {
 fn may_go(expr: &Expr) -> bool {
     match expr {
         Expr::MethodCall(call) => !HARMLESS.contains(&call.method.to_string().as_str()),
-        Expr::Binary(b) => matches!(b.op, BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::BitAndAssign(_) | BinOp::BitOrAssign(_)),
-        Expr::Assign(assign) => matches!(*assign.left, Expr::Field(_) | Expr::Unary(_) | Expr::Index(_) | Expr::Tuple(_)),
+        Expr::Binary(b) => {
+            matches!(b.op, BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::BitAndAssign(_) | BinOp::BitOrAssign(_))
+        }
+        Expr::Assign(assign) => {
+            matches!(*assign.left, Expr::Field(_) | Expr::Unary(_) | Expr::Index(_) | Expr::Tuple(_))
+        }
         _ => false,
     }
 }

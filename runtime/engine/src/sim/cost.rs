@@ -87,6 +87,8 @@ mod tests {
     #[test]
     fn few_bits_are_enough() {
         assert_eq!([0, 1, 31, 32, 33, 1000, 74_160].map(round_up), [0, 1, 31, 32, 34, 1024, 77_824]);
-        assert!((1..5000).all(|n| round_up(n) >= n && round_up(n) * 16 <= n * 17 && round_up(round_up(n)) == round_up(n)));
+        assert!(
+            (1..5000).all(|n| round_up(n) >= n && round_up(n) * 16 <= n * 17 && round_up(round_up(n)) == round_up(n))
+        );
     }
 }

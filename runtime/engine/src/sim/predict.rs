@@ -37,8 +37,9 @@ impl Predicted<'_> {
         let page = |kind: &ir::KvLayout| usize::try_from(cache_bytes / kind.page_bytes().max(1)).unwrap_or(usize::MAX);
         let pages: Vec<usize> = self.plan.kv.iter().map(page).collect();
         let shared = (self.plan.kv.len() == 2).then_some(cache_bytes);
-        let mut facts = ExecutorFacts::of_plan(self.plan, VOCAB, &pages, shared)
-            .ok_or("E0314: the plan has no bucket, so nothing can run; compile the artifact for a target with buckets")?;
+        let mut facts = ExecutorFacts::of_plan(self.plan, VOCAB, &pages, shared).ok_or(
+            "E0314: the plan has no bucket, so nothing can run; compile the artifact for a target with buckets",
+        )?;
         facts.takes_choices = true;
         let time = CostModel::new(self.kernels.clone(), target)?;
         Ok(Sim::new(Blank::new(facts), Box::new(time), clock))
@@ -47,7 +48,9 @@ impl Predicted<'_> {
     fn cache_left(&self, target: &Target) -> Result<u64, String> {
         let name = &target.name;
         let memory = target.hardware.fact("memory_bytes").ok_or_else(|| {
-            format!("E0312: target `{name}` states no `memory_bytes` in `[hardware]`; give the size of the cache instead")
+            format!(
+                "E0312: target `{name}` states no `memory_bytes` in `[hardware]`; give the size of the cache instead"
+            )
         })?;
         let usable = memory * self.memory_share.clamp(0.0, 1.0);
         let taken = self.weight_bytes as f64 + self.plan.arena_bytes as f64;

@@ -104,7 +104,12 @@ async fn salts_keep_prefixes_apart_and_priorities_are_numbers() {
     for more in [json!({}), json!({"cache_salt": "a", "priority": -3}), json!({"priority": 7})] {
         assert_eq!(ask(more).await, (StatusCode::OK, json!(48)));
     }
-    for more in [json!({"cache_salt": ""}), json!({"cache_salt": 1}), json!({"priority": "high"}), json!({"priority": 1u64 << 40})] {
+    for more in [
+        json!({"cache_salt": ""}),
+        json!({"cache_salt": 1}),
+        json!({"priority": "high"}),
+        json!({"priority": 1u64 << 40}),
+    ] {
         assert_eq!(ask(more.clone()).await.0, StatusCode::BAD_REQUEST, "{more}");
     }
 }

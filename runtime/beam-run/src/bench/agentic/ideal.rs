@@ -16,7 +16,9 @@ impl Ideal {
     }
 
     fn pages<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = u64> + use<'t> {
-        let mix = |hash: u64, token: &u32| (hash ^ (u64::from(*token) + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+        let mix = |hash: u64, token: &u32| {
+            (hash ^ (u64::from(*token) + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
+        };
         tokens.chunks_exact(self.page_tokens).scan(0u64, move |hash, page| {
             *hash = page.iter().fold(*hash, mix);
             Some(*hash)

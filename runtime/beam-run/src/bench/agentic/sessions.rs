@@ -196,11 +196,6 @@ impl Sessions {
         }
     }
 
-    /// Sessions that have begun.
-    pub fn begun(&self) -> usize {
-        self.next_session
-    }
-
     /// Most tokens that a prompt and its answer may come to.
     pub fn longest(shape: Shape, sizes: Sizes) -> usize {
         let errands = if shape == Shape::Agentx { sizes.turns / 3 * 4 * sizes.answer } else { 0 };
@@ -213,6 +208,7 @@ mod tests {
     use super::*;
 
     fn run(shape: Shape) -> (Vec<Turn>, usize) {
+        // Turns, and sessions that have begun.
         let sizes = Sizes { turns: 7, first: 400, grows: 30, answer: 8, think_seconds: 1.0 };
         let mut sessions = Sessions::new(shape, sizes, (5, 2), 100, 3);
         let (mut all, mut now) = (Vec::new(), 0.0);
@@ -225,7 +221,7 @@ mod tests {
             }
         }
         assert!(sessions.is_done());
-        (all, sessions.begun())
+        (all, sessions.next_session)
     }
 
     #[test]

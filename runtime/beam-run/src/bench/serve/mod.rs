@@ -156,8 +156,7 @@ async fn load(
 fn report(args: &BenchServeArgs, replies: &[Reply], seconds: f64) -> Value {
     let good: Vec<&Reply> = replies.iter().filter(|r| r.error.is_none()).collect();
     let sum = |of: fn(&Reply) -> u64| good.iter().map(|r| of(r)).sum::<u64>();
-    let (input, output, cached) =
-        (sum(|r| r.prompt_tokens), sum(|r| r.completion_tokens), sum(|r| r.cached_tokens));
+    let (input, output, cached) = (sum(|r| r.prompt_tokens), sum(|r| r.completion_tokens), sum(|r| r.cached_tokens));
     let rate = |n: u64| number(n as f64 / seconds);
     let per_token = |r: &&Reply| {
         let (first, tokens) = (r.first?, r.completion_tokens.checked_sub(1).filter(|n| *n > 0)?);
