@@ -32,7 +32,6 @@ impl Programs {
     pub fn built() -> &'static Programs {
         static BUILT: OnceLock<Programs> = OnceLock::new();
         BUILT.get_or_init(|| {
-            if let Some(dir) = std::env::var_os("TEMP_PROGRAMS") { let f = PathBuf::from(dir); return Programs { beamc: f.join("beamc"), beam_run: f.join("beam-run") }; }
             let mut command = Command::new(env!("CARGO"));
             command.current_dir(crate::root()).args(["build", "--quiet", "--workspace", "--bins", "--test", "house"]);
             let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
