@@ -364,6 +364,9 @@ impl Run {
             return Err(format!("no rest after {PATIENCE} steps: {waiting} wait, {running} run"));
         }
         let (kv, counts) = (scheduler.kv(), scheduler.counts());
+        if kv.free_pages() != kv.total_pages() {
+            return Err(format!("{} of {} pages can be had and nobody holds any", kv.free_pages(), kv.total_pages()));
+        }
         self.outcome.preempted = counts.preempted;
         self.outcome.forked = counts.forked;
         self.outcome.evicted = kv.evicted_pages();
