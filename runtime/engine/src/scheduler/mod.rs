@@ -287,6 +287,8 @@ impl Scheduler {
     /// Gives a request up, wherever it is. Unknown and finished requests are left alone. What it holds is free once no
     /// step under way has its rows.
     pub fn abort(&mut self, id: RequestId, events: &mut Vec<Event>) {
+        // Its prefix may have come from the host while a step runs: the news of its start goes before that of its end.
+        self.take_planned(events);
         let reason = FinishReason::Aborted;
         if let Some(place) = self.waiting.iter().position(|s| s.id == id) {
             if let Some(sequence) = self.waiting.remove(place) {
@@ -379,6 +381,7 @@ impl Scheduler {
 
     /// Cache memory is not what the books say: every request that runs ends, and nothing is kept.
     pub(crate) fn fail_all(&mut self, text: &str, events: &mut Vec<Event>) {
+        self.take_planned(events);
         for sequence in self.running.iter_mut().filter(|s| !s.ended) {
             let reason = FinishReason::Error(text.to_owned());
             events.push(Event::Finished { request: sequence.id, reason, usage: sequence.usage() });
