@@ -2,16 +2,17 @@
 
 use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
+use super::wishes::{Identities, Wishes};
+use super::writer::Budget;
 use super::{GrammarError, GrammarSpec, Matcher, admits, lower};
 use crate::Tokenizer;
-use crate::response::ResponseTemplate;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::BiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 /// Stack of a compiling thread: schemas and grammars nest.
@@ -24,6 +25,8 @@ pub struct Limits {
     pub time: Duration,
     /// Most grammars that are compiled at once; one that takes too long counts until it has ended.
     pub running: usize,
+    /// The same of grammars that have nothing of a request's own, such as that of a plain turn.
+    pub usual_running: usize,
     /// Most bytes of a grammar's text, schemas included.
     pub grammar_bytes: usize,
     /// Most grammars that are kept.
@@ -37,7 +40,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let (time, grammar_bytes) = (Duration::from_secs(2), 1 << 20);
-        Limits { time, running: 4, grammar_bytes, kept: 64, kept_bytes: 256 << 20, lexer_states: 50_000 }
+        let (kept, kept_bytes) = (64, 256 << 20);
+        Limits { time, running: 4, usual_running: 2, grammar_bytes, kept, kept_bytes, lexer_states: 50_000 }
     }
 }
 
@@ -51,9 +55,13 @@ struct Inner {
     limits: Limits,
     /// All tokens, ordered by their bytes.
     sorted: Arc<[u32]>,
-    running: AtomicUsize,
+    /// Threads that compile: what requests bring, and what all share.
+    running: [AtomicUsize; 2],
     /// The last used ones, by their text.
     kept: Mutex<VecDeque<(String, Arc<Grammar>)>>,
+    /// What was wished for lately.
+    wishes: Mutex<Wishes>,
+    identities: Identities,
 }
 
 /// A compiled grammar.
@@ -84,15 +92,10 @@ impl Cost {
 
 impl Compiler {
     /// A compiler for a tokenizer, built once: it takes about a second for 150,000 tokens. `stop` are the tokens that end an
-    /// answer. The template, if there is one, says which text can be markup, so that masks of all other text are quick.
-    pub fn new(
-        tokenizer: Arc<Tokenizer>,
-        stop: &[u32],
-        template: Option<&ResponseTemplate>,
-        limits: Limits,
-    ) -> Result<Compiler, GrammarError> {
+    /// answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, stop: &[u32], limits: Limits) -> Result<Compiler, GrammarError> {
         let vocabulary = Vocabulary::new(tokenizer, stop)?;
-        let slices = lower::slices(template);
+        let slices = lower::slices();
         let mut factory = ParserFactory::new(&vocabulary.env(), InferenceCapabilities::default(), &slices)
             .map_err(|error| GrammarError::Tokenizer { problem: first_line(&error.to_string()) })?;
         factory.quiet();
@@ -103,8 +106,14 @@ impl Compiler {
             ..ParserLimits::default()
         };
         let sorted = MaskKeeper::sorted(factory.tok_env().tok_trie());
-        let (running, kept) = (AtomicUsize::new(0), Mutex::new(VecDeque::new()));
-        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept })))
+        let (running, kept) = (Default::default(), Mutex::new(VecDeque::new()));
+        let (wishes, identities) = (Mutex::new(Wishes::new(4 * limits.kept)), Identities::default());
+        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept, wishes, identities })))
+    }
+
+    /// What compiling may cost.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     /// How many tokens the tokenizer has; masks need a bit for each.
@@ -112,33 +121,65 @@ impl Compiler {
         self.0.vocabulary.len()
     }
 
-    /// Compiles, or finds among the kept. Blocks for at most [`Limits::time`], so call it off the request path; work is
-    /// done on a thread of its own and bounded there, too.
-    pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        let inner = Arc::clone(&self.0);
-        let limit = inner.limits.running;
-        let running = inner.running.fetch_add(1, Ordering::SeqCst);
-        let place = Running(inner);
-        if running >= limit {
-            return Err(GrammarError::Busy { running, limit });
-        }
-        let (spec, time) = (spec.clone(), place.0.limits.time);
-        let (send, receive) = mpsc::channel();
+    /// What is known of a wish without compiling: its grammar, or that compiling it took too long before. `None` if nothing
+    /// is. Takes as long as reading the wish once.
+    pub fn kept(&self, spec: &GrammarSpec) -> Option<Result<Arc<Grammar>, GrammarError>> {
+        let inner = &self.0;
+        let identity = inner.identities.of(spec);
+        let found = inner.wishes().find(identity)?;
+        Some(match found {
+            Some(grammar) => {
+                inner.used(&grammar);
+                Ok(grammar)
+            }
+            None => Err(inner.too_slow()),
+        })
+    }
+
+    /// Compiles on a thread of its own, which tells the outcome and then ends. The thread takes a place, of
+    /// [`Limits::running`] or [`Limits::usual_running`], until it ends, whether or not anybody waits; it drops `held` with it.
+    pub fn begin<H: Send + 'static>(
+        &self,
+        spec: &Arc<GrammarSpec>,
+        held: H,
+        tell: impl FnOnce(Result<Arc<Grammar>, GrammarError>) + Send + 'static,
+    ) -> Result<(), GrammarError> {
+        let place = Place::take(&self.0, spec.is_usual())?;
+        let (running, limit) = (place.running(), place.limit());
+        let spec = Arc::clone(spec);
         let work = move || {
-            let outcome = place.0.compile(&spec);
-            drop(place);
-            // Nobody waits any more if it took too long.
-            let _ = send.send(outcome);
+            let inner = &place.inner;
+            let outcome = inner.compile(&spec);
+            if let Ok(grammar) = &outcome {
+                let identity = inner.identities.of(&spec);
+                inner.wishes().met(identity, &spec, grammar);
+            }
+            drop((place, held));
+            tell(outcome);
         };
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
-        if thread.spawn(work).is_err() {
-            return Err(GrammarError::Busy { running, limit });
+        thread.spawn(work).map(drop).map_err(|_| GrammarError::Busy { running, limit })
+    }
+
+    /// Nobody waits for this wish any longer: until it is compiled after all, it is refused at once. The error that says so.
+    pub fn give_up(&self, spec: &GrammarSpec) -> GrammarError {
+        let identity = self.0.identities.of(spec);
+        self.0.wishes().gave_up(identity, spec);
+        self.0.too_slow()
+    }
+
+    /// Finds among the kept, or compiles. Blocks for at most [`Limits::time`]; work is done on a thread of its own and
+    /// bounded there, too.
+    pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
+        if let Some(known) = self.kept(spec) {
+            return known;
         }
-        match receive.recv_timeout(time) {
+        let (send, receive) = mpsc::channel();
+        // Nobody waits any more if it took too long.
+        self.begin(&Arc::new(spec.clone()), (), move |outcome| drop(send.send(outcome)))?;
+        match receive.recv_timeout(self.0.limits.time) {
             Ok(outcome) => outcome,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(GrammarError::Slow { place: "grammar".to_owned(), limit_ms: time.as_millis() as u64 })
-            }
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(self.give_up(spec)),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(GrammarError::bad("grammar", "cannot be compiled", "simplify it"))
             }
@@ -148,11 +189,12 @@ impl Compiler {
     /// Forgets the kept grammars; those in use go on.
     pub fn forget(&self) {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.wishes().forget();
     }
 
     /// The text that is compiled for a wish, in llguidance's dialect of Lark.
     pub fn text(&self, spec: &GrammarSpec) -> Result<String, GrammarError> {
-        lower::text(&self.0.vocabulary, spec, self.0.limits.grammar_bytes)
+        lower::text(&self.0.vocabulary, spec, self.0.budget())
     }
 
     /// Bytes that the kept grammars take.
@@ -169,24 +211,72 @@ impl Compiler {
 }
 
 /// Counts a compiling thread until it has ended.
-struct Running(Arc<Inner>);
+struct Place {
+    inner: Arc<Inner>,
+    is_usual: bool,
+}
 
-impl Drop for Running {
+impl Place {
+    fn take(inner: &Arc<Inner>, is_usual: bool) -> Result<Place, GrammarError> {
+        let place = Place { inner: Arc::clone(inner), is_usual };
+        let running = place.count().fetch_add(1, Ordering::SeqCst);
+        let limit = place.limit();
+        if running >= limit { Err(GrammarError::Busy { running, limit }) } else { Ok(place) }
+    }
+
+    fn count(&self) -> &AtomicUsize {
+        let [asked, usual] = &self.inner.running;
+        if self.is_usual { usual } else { asked }
+    }
+
+    fn running(&self) -> usize {
+        self.count().load(Ordering::SeqCst)
+    }
+
+    fn limit(&self) -> usize {
+        let limits = &self.inner.limits;
+        if self.is_usual { limits.usual_running.max(1) } else { limits.running }
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.count().fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Inner {
+    fn budget(&self) -> Budget {
+        Budget::new(self.limits.grammar_bytes, self.limits.time)
+    }
+
     fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        lower::compiled(&self.vocabulary, spec, self.limits.grammar_bytes, &mut |text| self.grammar(text))
+        lower::compiled(&self.vocabulary, spec, self.budget(), &mut |text| self.grammar(text))
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn too_slow(&self) -> GrammarError {
+        GrammarError::Slow { place: "grammar".to_owned(), limit_ms: self.limits.time.as_millis() as u64 }
+    }
+
+    /// A grammar was wished for again.
+    fn used(&self, grammar: &Arc<Grammar>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|(_, known)| Arc::ptr_eq(known, grammar))
+            && let Some(entry) = kept.remove(at)
+        {
+            kept.push_back(entry);
+        }
     }
 
     /// The grammar of a Lark text.
     fn grammar(&self, text: String) -> Result<Arc<Grammar>, String> {
         {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.retain(|(_, grammar)| !grammar.spoilt.load(Ordering::Relaxed));
+            kept.retain(|(_, grammar)| !grammar.is_spoilt());
             if let Some(at) = kept.iter().position(|(known, _)| *known == text)
                 && let Some(entry) = kept.remove(at)
             {
@@ -261,6 +351,10 @@ impl Grammar {
         self.vocab
     }
 
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.spoilt.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn spoil(&self) {
         self.spoilt.store(true, Ordering::Relaxed);
     }
@@ -268,4 +362,27 @@ impl Grammar {
 
 pub(crate) fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_taken_until_they_are_left() {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano");
+        let tokenizer = Arc::new(Tokenizer::load(&dir.join("tokenizer.json")).unwrap());
+        let limits = Limits { running: 2, usual_running: 1, ..Limits::default() };
+        let compiler = Compiler::new(tokenizer, &[2046], limits).unwrap();
+        let take = |is_usual| Place::take(&compiler.0, is_usual);
+        let (one, two) = (take(false).unwrap(), take(false).unwrap());
+        assert!(matches!(take(false), Err(GrammarError::Busy { running: 2, limit: 2 })));
+        let usual = take(true).unwrap();
+        assert!(take(true).is_err());
+        drop((one, usual));
+        let again = take(false).unwrap();
+        assert!(take(false).is_err() && take(true).is_ok());
+        drop((two, again));
+        assert_eq!(compiler.0.running.each_ref().map(|count| count.load(Ordering::SeqCst)), [0, 0]);
+    }
 }

@@ -4,11 +4,12 @@ use super::GrammarError;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
 
-/// Most bytes that an expression's automaton may take.
+/// Most bytes that an expression's automaton may take, and those of all patterns of a request's schemas together: how long
+/// they are built grows with them.
 const AUTOMATON_BYTES: usize = 4 << 20;
 /// Longest expression.
 const EXPRESSION_BYTES: usize = 1 << 16;
-/// Most values in a schema.
+/// Most values in a request's schemas.
 const SCHEMA_VALUES: usize = 50_000;
 /// Deepest nesting of a schema.
 const SCHEMA_DEPTH: usize = 100;
@@ -57,6 +58,11 @@ pub(crate) fn lark(place: &str, text: &str) -> Result<(), GrammarError> {
 
 /// Whether the expression can be compiled at a reasonable cost.
 pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
+    automaton(place, regex, AUTOMATON_BYTES).map(drop)
+}
+
+/// How many bytes the expression's automaton takes, of at most `most_bytes`.
+fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, GrammarError> {
     let too_large = |what: &str, found: String, limit: usize| {
         let (what, limit) = (what.to_owned(), limit.to_string());
         Err(GrammarError::TooLarge { place: place.to_owned(), what, found, limit })
@@ -69,46 +75,65 @@ pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
             error.to_string().lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned();
         GrammarError::bad(place, problem, "use the syntax without look-around and references back")
     })?;
-    let config = Config::new().nfa_size_limit(Some(AUTOMATON_BYTES));
+    let config = Config::new().nfa_size_limit(Some(most_bytes));
     match NFA::compiler().configure(config).build_from_hir(&hir) {
-        Ok(_) => Ok(()),
-        Err(_) => too_large("the automaton needs bytes:", format!("more than {AUTOMATON_BYTES}"), AUTOMATON_BYTES),
+        Ok(nfa) => Ok(nfa.memory_usage().max(regex.len())),
+        Err(_) => too_large("the automaton needs bytes:", format!("more than {most_bytes}"), most_bytes),
     }
 }
 
-/// Whether a schema is of a reasonable size, with all its patterns.
-pub(crate) fn schema(place: &str, schema: &Value) -> Result<(), GrammarError> {
-    let mut left = SCHEMA_VALUES;
-    walk(place, schema, SCHEMA_DEPTH, &mut left)
+/// What the schemas of one request may still cost.
+pub(crate) struct Left {
+    values: usize,
+    automaton_bytes: usize,
 }
 
-fn walk(place: &str, value: &Value, depth: usize, left: &mut usize) -> Result<(), GrammarError> {
-    let limit = |what: &str, limit: usize| GrammarError::TooLarge {
-        place: place.to_owned(),
-        what: what.to_owned(),
-        found: format!("more than {limit}"),
-        limit: limit.to_string(),
-    };
-    *left = left.checked_sub(1).ok_or_else(|| limit("the schema's values are", SCHEMA_VALUES))?;
-    let depth = depth.checked_sub(1).ok_or_else(|| limit("the schema nests", SCHEMA_DEPTH))?;
-    match value {
-        Value::Array(items) => items.iter().try_for_each(|item| walk(place, item, depth, left)),
-        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
-            match (key.as_str(), value) {
-                // An expression that does not parse is ignored or refused where it is used.
-                ("pattern", Value::String(regex)) => heavy(place, regex)?,
-                ("patternProperties", Value::Object(of)) => of.keys().try_for_each(|regex| heavy(place, regex))?,
-                _ => {}
+impl Default for Left {
+    fn default() -> Self {
+        Left { values: SCHEMA_VALUES, automaton_bytes: AUTOMATON_BYTES }
+    }
+}
+
+impl Left {
+    /// Whether a schema is of a reasonable size, with all its patterns.
+    pub fn schema(&mut self, place: &str, schema: &Value) -> Result<(), GrammarError> {
+        self.walk(place, schema, SCHEMA_DEPTH)
+    }
+
+    fn walk(&mut self, place: &str, value: &Value, depth: usize) -> Result<(), GrammarError> {
+        let limit = |what: &str, limit: usize| GrammarError::TooLarge {
+            place: place.to_owned(),
+            what: what.to_owned(),
+            found: format!("more than {limit}"),
+            limit: limit.to_string(),
+        };
+        self.values = self.values.checked_sub(1).ok_or_else(|| limit("the schema's values are", SCHEMA_VALUES))?;
+        let depth = depth.checked_sub(1).ok_or_else(|| limit("the schema nests", SCHEMA_DEPTH))?;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.walk(place, item, depth)),
+            Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+                match (key.as_str(), value) {
+                    // An expression that does not parse is ignored or refused where it is used.
+                    ("pattern", Value::String(regex)) => self.heavy(place, regex)?,
+                    ("patternProperties", Value::Object(of)) => {
+                        of.keys().try_for_each(|regex| self.heavy(place, regex))?
+                    }
+                    _ => {}
+                }
+                self.walk(place, value, depth)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn heavy(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
+        match automaton(place, regex, self.automaton_bytes) {
+            Ok(bytes) => {
+                self.automaton_bytes = self.automaton_bytes.saturating_sub(bytes);
+                Ok(())
             }
-            walk(place, value, depth, left)
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn heavy(place: &str, regex: &str) -> Result<(), GrammarError> {
-    match expression(place, regex) {
-        Err(error @ GrammarError::TooLarge { .. }) => Err(error),
-        _ => Ok(()),
+            Err(error @ GrammarError::TooLarge { .. }) => Err(error),
+            Err(_) => Ok(()),
+        }
     }
 }

@@ -25,6 +25,7 @@ mod spec;
 mod structural;
 mod tokens;
 mod turn;
+mod wishes;
 mod writer;
 
 pub use compiler::{Compiler, Grammar, Limits};

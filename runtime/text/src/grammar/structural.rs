@@ -85,7 +85,7 @@ impl<'a> Format<'a> {
             }
             "json_schema" => {
                 let schema = self.value.get("json_schema").unwrap_or(&Value::Null);
-                guard::schema(&self.place, schema)?;
+                guard::Left::default().schema(&self.place, schema)?;
                 writer.json(schema, false)
             }
             "regex" => {
