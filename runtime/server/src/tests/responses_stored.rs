@@ -23,8 +23,15 @@ async fn a_response_can_be_fetched_and_deleted() {
     assert_eq!(stored(&app, id(&whole)).await, whole);
     let stream = folded(&app, ask(json!({}))).await;
     assert_eq!(stored(&app, id(&stream)).await, stream);
-    let path = format!("{RESPONSES}/{}?stream=true", id(&whole));
-    assert_eq!(get(&app, &path).await.json()["error"]["param"], "stream");
+    // Events are not told again; whoever asks for that hears so by the name of what asks for it.
+    for (query, param) in
+        [("stream=true", "stream"), ("stream=true&starting_after=2", "stream"), ("starting_after=2", "starting_after")]
+    {
+        let path = format!("{RESPONSES}/{}?{query}", id(&whole));
+        let error = get(&app, &path).await.json()["error"].clone();
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("unsupported_parameter")));
+    }
+    assert_eq!(get(&app, &format!("{RESPONSES}/{}?stream=false", id(&whole))).await.json(), whole);
     let gone = delete(&app, id(&whole)).await.json();
     assert_eq!(gone, json!({"id": whole["id"], "object": "response", "deleted": true}));
     for reply in [
@@ -130,16 +137,7 @@ async fn a_response_can_be_cancelled() {
     let (app, permit) = stepwise();
     let begun = response(&app, ask(json!({"background": true}))).await;
     let cancel = format!("{RESPONSES}/{}/cancel", id(&begun));
-    let cancelling = tokio::spawn({
-        let app = app.clone();
-        async move { post(&app, &cancel, json!({})).await }
-    });
-    while !cancelling.is_finished() {
-        // The engine sees it between two steps.
-        let _ = permit.send(());
-        tokio::task::yield_now().await;
-    }
-    let reply = cancelling.await.unwrap();
+    let reply = meanwhile(&app, &permit, Request::post(cancel)).await;
     assert_eq!((reply.status, &reply.json()["status"]), (StatusCode::OK, &json!("cancelled")));
     drop(permit);
     let whole = over(&app, id(&begun)).await;
@@ -148,6 +146,70 @@ async fn a_response_can_be_cancelled() {
     // Again is no error.
     let again = post(&app, &format!("{RESPONSES}/{}/cancel", id(&begun)), json!({})).await;
     assert_eq!(again.json()["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn cancelling_and_deleting_end_nobody_elses_request() {
+    let (app, permit) = stepwise();
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(response(&app, ask(json!({"background": true}))).await);
+    }
+    let [cancelled, deleted, other] = &begun[..] else { unreachable!() };
+    let path = format!("{RESPONSES}/{}/cancel", id(cancelled));
+    assert_eq!(meanwhile(&app, &permit, Request::post(path)).await.json()["status"], "cancelled");
+    let path = format!("{RESPONSES}/{}", id(deleted));
+    assert_eq!(meanwhile(&app, &permit, Request::delete(path)).await.json()["deleted"], true);
+    drop(permit);
+    assert_eq!(over(&app, id(other)).await["status"], "completed");
+    // What was given up first stays so, however it went on.
+    assert_eq!(over(&app, id(cancelled)).await["status"], "cancelled");
+}
+
+/// The answer to a request without a body, while the engine makes steps.
+async fn meanwhile(
+    app: &Arc<App>,
+    permit: &std::sync::mpsc::Sender<()>,
+    request: axum::http::request::Builder,
+) -> Reply {
+    let (app, request) = (app.clone(), request.body(Body::empty()).unwrap());
+    let asking = tokio::spawn(async move { send(&app, request).await });
+    while !asking.is_finished() {
+        // The engine sees it between two steps.
+        let _ = permit.send(());
+        tokio::task::yield_now().await;
+    }
+    asking.await.unwrap()
+}
+
+#[tokio::test]
+async fn references_bring_no_more_than_a_request_could() {
+    let app = app_with_options(scripted(ANSWER), Options { body_limit_bytes: 20_000, ..free() });
+    let text = "x ".repeat(100);
+    let first = response(&app, ask(json!({"input": [{"role": "user", "content": text, "id": "msg_mine"}]}))).await;
+    let reference = json!({"type": "item_reference", "id": "msg_mine"});
+    // By an id alone a reference needs no type, and it is stored as what it stands for.
+    let again = response(&app, ask(json!({"input": [reference, {"id": "msg_mine"}], "max_output_tokens": 1}))).await;
+    let items = get(&app, &format!("{RESPONSES}/{}/input_items", id(&again))).await.json();
+    assert!(items["data"].as_array().unwrap().iter().all(|item| item["content"][0]["text"] == text));
+    let many = post(&app, RESPONSES, ask(json!({"input": vec![reference; 300]}))).await;
+    let error = many.json()["error"].clone();
+    assert_eq!((many.status, &error["code"]), (StatusCode::BAD_REQUEST, &json!("context_length_exceeded")));
+    assert!(error["param"].as_str().unwrap().ends_with("].id"), "{error}");
+    // Neither do they by their number of rounds.
+    let mut last = id(&first).to_owned();
+    let refused = loop {
+        let body = ask(
+            json!({"input": "y ".repeat(50), "previous_response_id": last, "truncation": "auto", "max_output_tokens": 1}),
+        );
+        let reply = post(&app, RESPONSES, body).await;
+        if reply.status != StatusCode::OK {
+            break reply.json()["error"].clone();
+        }
+        last = id(&reply.json()).to_owned();
+    };
+    let said = (&refused["param"], &refused["code"]);
+    assert_eq!(said, (&json!("previous_response_id"), &json!("context_length_exceeded")), "{refused}");
 }
 
 /// A model that makes one step for each permit, and runs free when there is nobody left to give one.
