@@ -1,6 +1,8 @@
 //! The application: what all routes share.
 
+use crate::controls::Controls;
 use crate::error::{self, ApiError};
+use crate::key::Key;
 use crate::responses::Store;
 use crate::service::{Generation, Service, Turned};
 use axum::body::{Body, Bytes, to_bytes};
@@ -17,6 +19,16 @@ use tokio::sync::Semaphore;
 
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(120);
+
+/// Bodies up to this length are read where they arrive; longer ones must not hold up other connections.
+const SHORT_BYTES: usize = 32 << 10;
+/// Most answers of one request, to all its prompts together.
+const MOST_ANSWERS: usize = 1024;
+/// Most prompt tokens of one request, each prompt counted as often as it has answers.
+const MOST_PROMPT_TOKENS: usize = 16 << 20;
+
+/// Most log-probabilities that one request may be told: they are kept until its client has read them.
+const MOST_LOGPROBS: usize = 8 << 20;
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug)]
@@ -38,9 +50,9 @@ pub struct Options {
     /// Whether answers of the Messages API show reasoning where the request says nothing about it.
     pub show_thinking: bool,
     /// Key that requests must bring.
-    pub api_key: Option<String>,
+    pub api_key: Option<Key>,
     /// Key that control routes must bring; without it they take the other one.
-    pub admin_key: Option<String>,
+    pub admin_key: Option<Key>,
     /// Origins that browsers may call from; `*` is any. Empty: none.
     pub origins: Vec<String>,
     /// What metrics' names begin with.
@@ -88,12 +100,13 @@ pub struct App {
     pub is_draining: AtomicBool,
     /// Compiles grammars, or says why it cannot.
     pub(crate) grammars: Result<Compiler, GrammarError>,
-    /// Places for those who compile.
-    pub(crate) compiling: Semaphore,
+    /// Places for those who compile what requests bring, and what all share. A place is taken until the thread has ended.
+    pub(crate) compiling: Arc<Semaphore>,
+    pub(crate) compiling_usual: Arc<Semaphore>,
     /// Bytes of every token, where the tokenizer says them.
     pub(crate) tokens: Vec<TokenBytes>,
-    /// Texts of the control tokens.
-    pub(crate) control_tokens: Vec<String>,
+    /// The control tokens by their texts.
+    pub(crate) controls: Arc<Controls>,
     /// Responses that can be asked for later.
     pub(crate) responses: Store,
 }
@@ -107,11 +120,11 @@ impl App {
     /// An application.
     pub fn with_options(service: Service, text: Arc<Text>, model: String, options: Options) -> App {
         let limits = Limits::default();
-        let compiling = Semaphore::new(limits.running.max(1));
-        let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, text.response.as_deref(), limits);
+        let places = |most: usize| Arc::new(Semaphore::new(most.max(1)));
+        let (compiling, compiling_usual) = (places(limits.running), places(limits.usual_running));
+        let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, limits);
         let tokens = text.tokenizer.token_bytes().unwrap_or_default();
-        let special = tokens.iter().filter(|token| token.special);
-        let control_tokens = special.filter_map(|token| String::from_utf8(token.bytes.clone()).ok()).collect();
+        let controls = Arc::new(Controls::of(&tokens));
         let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
         let responses = Store::new(options.stored_responses, options.stored_bytes);
         App {
@@ -123,8 +136,9 @@ impl App {
             is_draining,
             grammars,
             compiling,
+            compiling_usual,
             tokens,
-            control_tokens,
+            controls,
             responses,
         }
     }
@@ -165,12 +179,67 @@ impl App {
         asked.map(|tokens| if self.options.truncate { tokens.min(room.max(1)) } else { tokens })
     }
 
-    /// Refuses when no request is taken any more.
+    /// Refuses when no request is taken now, before anything is spent on it.
     pub(crate) fn admits(&self) -> Result<(), ApiError> {
         if self.is_draining.load(Ordering::Acquire) {
             return Err(ApiError::unavailable("shutting_down", "the server is shutting down; ask another one"));
         }
+        if self.service.is_stuck() {
+            return Err(stuck());
+        }
+        match self.service.is_full() {
+            Some(waiting) => {
+                self.service.metrics().turned_away();
+                Err(self.full(waiting))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses requests whose prompts, each counted as often as it has answers, take too much memory while they wait.
+    pub(crate) fn affords(&self, tokens: usize, answers: usize, param: &str) -> Result<(), ApiError> {
+        let too_many = |what: &str, found: usize, most: usize| {
+            let message = format!("the request asks for {found} {what}, at most {most} are allowed; send several requests");
+            Err(ApiError::field(param, "request_too_large", message))
+        };
+        if answers > MOST_ANSWERS {
+            return too_many("answers to all its prompts", answers, MOST_ANSWERS);
+        }
+        if tokens > MOST_PROMPT_TOKENS {
+            return too_many("prompt tokens, counted once for each answer", tokens, MOST_PROMPT_TOKENS);
+        }
         Ok(())
+    }
+
+    /// Refuses requests that would be told more log-probabilities than there is memory for.
+    fn affords_logprobs(&self, requests: &[Request], max_tokens: &str) -> Result<(), ApiError> {
+        let of = |request: &Request| {
+            let (prompt, sampling) = (request.prompt.len(), &request.sampling);
+            let room = self.service.limit_tokens().saturating_sub(prompt);
+            let answer = request.max_tokens.map_or(room, |most| most.min(room));
+            let each = sampling.logprobs.map_or(0, |top| 1 + top as usize).saturating_add(sampling.listed.len());
+            let scored = request.prompt_scores.as_ref().map_or(0, |scores| {
+                let each = 1 + scores.top as usize + scores.listed.len();
+                prompt.saturating_sub(scores.from).saturating_mul(each)
+            });
+            answer.saturating_mul(each).saturating_add(scored)
+        };
+        let all = requests.iter().map(of).fold(0usize, usize::saturating_add);
+        if all <= MOST_LOGPROBS {
+            return Ok(());
+        }
+        let message = format!(
+            "the request could be told {all} log-probabilities, at most {MOST_LOGPROBS} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
+        );
+        Err(ApiError::field(max_tokens, "request_too_large", message))
+    }
+
+    /// The queue is full.
+    fn full(&self, waiting: usize) -> ApiError {
+        let message = format!("the queue is full, {waiting} requests wait; try again later");
+        let seconds = self.service.metrics().retry_after_seconds();
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+        ApiError { retry_after_seconds: Some(seconds), ..error }
     }
 
     /// Queues requests, all or none; `prompt` and `max_tokens` are the fields that a refusal is put down to.
@@ -182,12 +251,19 @@ impl App {
         max_tokens: &str,
     ) -> Result<Generation, ApiError> {
         self.admits()?;
+        self.affords_logprobs(&requests, max_tokens)?;
         self.service.submit(requests, rid).await.map_err(|turned| match turned {
             Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
-            Turned::Full(waiting) => {
-                let message = format!("the queue is full, {waiting} requests wait; try again later");
+            Turned::Full(waiting) => self.full(waiting),
+            Turned::Late(waited) => {
                 let seconds = self.service.metrics().retry_after_seconds();
-                ApiError { retry_after_seconds: Some(seconds), ..ApiError::unavailable("queue_full", message) }
+                let message = format!("no room for this request within {} s; try again later", waited.as_secs_f32());
+                let error = ApiError::unavailable("waited_too_long", message);
+                ApiError { retry_after_seconds: Some(seconds), ..error }
+            }
+            Turned::Named(rid) => {
+                let message = format!("`rid` is `{rid}`, which a request has that is not finished; choose another");
+                ApiError::field("rid", "rid_in_use", message)
             }
             Turned::Stopped => ApiError::internal("the engine has stopped; restart the server"),
         })
@@ -215,6 +291,11 @@ impl App {
     }
 }
 
+/// The engine does not come back from a step.
+pub(crate) fn stuck() -> ApiError {
+    ApiError::unavailable("engine_stuck", "the engine makes no progress; ask another server, and restart this one")
+}
+
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
@@ -222,6 +303,15 @@ pub(crate) fn now_seconds() -> u64 {
 
 /// The JSON object in a request's body.
 pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, ApiError> {
+    long_json_body(app, headers, body).await.map(|(map, _)| map)
+}
+
+/// The same, and whether it is long.
+pub(crate) async fn long_json_body(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Map<String, Value>, bool), ApiError> {
     let is_json =
         |kind: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case("application/json"));
     if let Some(kind) =
@@ -232,7 +322,14 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
         return Err(ApiError::bad("invalid_content_type", message));
     }
     let bytes = read_body(app, body).await?;
-    match serde_json::from_slice(&bytes) {
+    if bytes.len() <= SHORT_BYTES {
+        return Ok((object(&bytes)?, false));
+    }
+    Ok((App::off_thread(move || object(&bytes)).await?, true))
+}
+
+fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(ApiError::bad(
             "invalid_json",

@@ -7,7 +7,7 @@ use crate::fields::{Fields, token_id, wrong_type};
 use crate::format::format;
 use crate::ids::word;
 use crate::logprobs;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_false, never, refuse};
+use crate::params::{self, LEAVE_OUT, ParamNames, Refused, at_most, is_false, never, refuse};
 use crate::plain::{self, Continuing, Plain};
 use crate::sse::{self, Frame, Spell};
 use crate::turn::{Answers, FieldNames, Finish, FinishWord, Format, Matched, Params, Step, TurnEvent, Usage};
@@ -19,9 +19,13 @@ use axum::response::{IntoResponse, Response};
 use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const DEFAULT_MAX_TOKENS: usize = 128;
+/// Most alternatives that are reported for a token, and most ids that a request may list: streams repeat them all.
+const MOST_REPORTED: usize = 128;
+/// How long the one token of `/health_generate` may take.
+const HEALTH_TIME: Duration = Duration::from_secs(20);
 const NAMES: ParamNames = ParamNames { max_tokens: &["max_new_tokens", "max_tokens"], stop: "stop" };
 /// Parameters of sampling whose names differ here.
 const RENAMED: [(&str, &str); 2] = [("min_new_tokens", "min_tokens"), ("sampling_seed", "seed")];
@@ -95,8 +99,15 @@ pub(crate) async fn health_generate(State(app): State<Arc<App>>) -> Result<Json<
     let how = Continuing { params, default_max_tokens: 1, choices: 1, format: Format::Text, names };
     let prompt = Plain { ids: vec![0], text: None };
     let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
-    let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
-    answers.collect().await?;
+    let one = async {
+        let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
+        answers.collect().await
+    };
+    let outcome = tokio::time::timeout(HEALTH_TIME, one).await;
+    outcome.unwrap_or_else(|_| {
+        let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
+        Err(ApiError::unavailable("engine_slow", message))
+    })?;
     Ok(Json(json!({"status": "ok"})))
 }
 
@@ -114,7 +125,7 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let mut params = params::params(app, settings, NAMES)?;
     params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
     params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };
-    let rid = fields.string("rid")?.map_or_else(word, str::to_owned);
+    let rid = params::rid(fields)?.unwrap_or_else(word);
     params.rid = Some(rid.clone());
     let (param, value) = match (fields.get("text"), fields.get("input_ids")) {
         (Some(text), None) => ("text", text),
@@ -139,10 +150,14 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
 }
 
 fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {
-    let top = fields.whole("top_logprobs_num", 0)?.unwrap_or(0);
+    let top = fields.whole("top_logprobs_num", 0)?.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    if top > MOST_REPORTED {
+        return Err(fields.outside("top_logprobs_num", &format!("from 0 to {MOST_REPORTED}")));
+    }
     let listed = match fields.get("token_ids_logprob") {
         None => Vec::new(),
         Some(Value::Array(ids)) => {
+            at_most("token_ids_logprob", "ids", ids.len(), MOST_REPORTED)?;
             ids.iter().map(|id| token_id("token_ids_logprob", id, app.service.vocab())).collect::<Result<_, _>>()?
         }
         Some(other) => return Err(wrong_type("token_ids_logprob", other, "a list of token ids")),
@@ -150,7 +165,7 @@ fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {
     Ok(Wanted {
         logprobs: fields.boolean("return_logprob")?.unwrap_or(false),
         from: fields.whole("logprob_start_len", -1)?.and_then(|from| usize::try_from(from).ok()),
-        top: u32::try_from(top).unwrap_or(u32::MAX).min(app.service.vocab() as u32),
+        top: top.min(app.service.vocab()) as u32,
         listed,
         text: fields.boolean("return_text_in_logprobs")?.unwrap_or(false),
     })

@@ -66,6 +66,8 @@ pub(crate) async fn plan(
 ) -> Result<Plan, ApiError> {
     app.admits()?;
     prompts.iter().try_for_each(|prompt| app.fits(prompt.ids.len(), how.names.prompt))?;
+    let tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
+    app.affords(tokens.saturating_mul(how.choices), prompts.len().saturating_mul(how.choices), how.names.prompt)?;
     let grammar = match &how.format {
         Format::Text => None,
         Format::Held(spec) => Some(compiled(app, spec.clone(), how.names).await?),
@@ -109,6 +111,7 @@ fn choice(
         skip_special: params.skip_special.unwrap_or(true),
         parser: None,
         closers: None,
+        controls: app.controls.clone(),
     };
     (request, reading)
 }

@@ -530,9 +530,11 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
 fn kept_grammars_are_bounded_in_number_and_bytes() {
     let choice = |n: usize| GrammarSpec::Choice(vec![format!("answer {n}")]);
     let few = compiler(Limits { kept: 3, ..patient() });
-    let all: Vec<Arc<Grammar>> = (0..5).map(|n| few.compile(&choice(n)).expect("grammar")).collect();
+    let mut all: Vec<Arc<Grammar>> = (0..5).map(|n| few.compile(&choice(n)).expect("grammar")).collect();
     assert!(Arc::ptr_eq(&all[4], &few.compile(&choice(4)).expect("grammar")), "found again");
-    assert!(!Arc::ptr_eq(&all[0], &few.compile(&choice(0)).expect("grammar")), "made room");
+    assert!(Arc::ptr_eq(&all[0], &few.compile(&choice(0)).expect("grammar")), "made room, and is still in use");
+    all.clear();
+    assert_eq!([0, 1, 2, 3, 4].map(|n| few.kept(&choice(n)).is_some()), [false, false, true, true, true]);
     let each = few.kept_bytes() / 3;
     assert!(each > 1000, "{each} bytes");
     let small = compiler(Limits { kept_bytes: 2 * each + each / 2, ..patient() });

@@ -1,15 +1,15 @@
-//! The grammar that a turn is held to: compiled off the request path, followed on the engine's thread.
+//! The grammar that a turn is held to, compiled off the request path.
 
 use super::prompt::Prompt;
 use super::request::{FieldNames, Format, ToolChoice, TurnRequest};
 use crate::app::App;
 use crate::error::ApiError;
-use engine::{Constraint, TokenMask, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-use text::grammar::{Choice, Grammar, GrammarError, GrammarSpec, Matcher, ToolSpec, TurnPlace, TurnSpec};
+use std::time::{Duration, Instant};
+use text::grammar::{Choice, Compiler, Grammar, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
 use text::response::Held;
+use tokio::sync::oneshot;
 
 /// A grammar, and what it says about how the answer is to be read.
 pub(crate) struct HeldBy {
@@ -28,19 +28,16 @@ pub(crate) async fn held_by(
     Ok(Some(HeldBy { grammar, held }))
 }
 
-/// Compiles a grammar, one of a few at a time.
+/// How long a request waits for a place among those who compile.
+const PLACE_TIME: Duration = Duration::from_secs(2);
+
+/// Compiles a grammar, one of a few at a time, or finds it among those that are kept.
 pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldNames) -> Result<Arc<Grammar>, ApiError> {
     let metrics = app.service.metrics();
     metrics.grammars.fetch_add(1, Ordering::Relaxed);
-    // Closed only with the application.
-    let _place = app.compiling.acquire().await.map_err(|_| ApiError::internal("the server is going down"))?;
     let begun = Instant::now();
-    let shared = app.clone();
-    let outcome = App::off_thread(move || {
-        let compiler = shared.grammars.as_ref().map_err(|error| unable(error, names))?;
-        Ok(compiler.compile(&spec))
-    })
-    .await?;
+    let compiler = app.grammars.as_ref().map_err(|error| unable(error, names))?;
+    let outcome = found_or_compiled(app, compiler, Arc::new(spec)).await?;
     metrics.grammar_time.add(begun.elapsed());
     outcome.map_err(|error| {
         let counter = match &error {
@@ -50,6 +47,54 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
         counter.fetch_add(1, Ordering::Relaxed);
         refused(&error, names)
     })
+}
+
+/// What is kept needs no place, and what all requests share has places of its own: whatever some send to be compiled, plain
+/// requests go on. A thread that nobody waits for any more keeps its place until it ends.
+async fn found_or_compiled(
+    app: &App,
+    compiler: &Compiler,
+    spec: Arc<GrammarSpec>,
+) -> Result<Result<Arc<Grammar>, GrammarError>, ApiError> {
+    let is_usual = spec.is_usual();
+    if let Some(known) = known(compiler, &spec, is_usual).await? {
+        return Ok(known);
+    }
+    let places = if is_usual { &app.compiling_usual } else { &app.compiling };
+    let limits = compiler.limits();
+    let place = match tokio::time::timeout(PLACE_TIME, places.clone().acquire_owned()).await {
+        Ok(Ok(place)) => place,
+        // Closed only with the application.
+        Ok(Err(_)) => return Err(ApiError::internal("the server is going down")),
+        Err(_) => return Ok(Err(GrammarError::Busy { running: limits.running, limit: limits.running })),
+    };
+    // Another request may have brought the same meanwhile.
+    if let Some(known) = known(compiler, &spec, is_usual).await? {
+        return Ok(known);
+    }
+    let (tell, told) = oneshot::channel();
+    // Nobody listens any more if it took too long, or the client has gone.
+    if let Err(error) = compiler.begin(&spec, place, move |outcome| drop(tell.send(outcome))) {
+        return Ok(Err(error));
+    }
+    match tokio::time::timeout(limits.time, told).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(_)) => Err(ApiError::internal("a grammar hit a defect of the server; report it with the request")),
+        Err(_) => Ok(Err(compiler.give_up(&spec))),
+    }
+}
+
+/// What is known of a wish already. Reading a long one takes time.
+async fn known(
+    compiler: &Compiler,
+    spec: &Arc<GrammarSpec>,
+    is_usual: bool,
+) -> Result<Option<Result<Arc<Grammar>, GrammarError>>, ApiError> {
+    if is_usual {
+        return Ok(compiler.kept(spec));
+    }
+    let (compiler, spec) = (compiler.clone(), spec.clone());
+    App::off_thread(move || Ok(compiler.kept(&spec))).await
 }
 
 /// What is to be held, if anything is.
@@ -76,7 +121,12 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
         return Ok(None);
     }
     let (place, begun) = TurnPlace::of(template, &prompt.text);
+    let begun = prompt.mark.map_or(begun.clone(), |mark| begun.replace(mark, ""));
     if place == TurnPlace::Call {
+        if is_needed {
+            let message = "the prompt ends inside a call, where no format and no choice of tools can be held; let it end elsewhere, or leave them out";
+            return Err(ApiError::field(request.names.prompt, "invalid_value", message));
+        }
         return Ok(None);
     }
     let tools = request.tools.iter().map(|tool| ToolSpec {
@@ -133,38 +183,4 @@ fn param(place: Option<&str>, names: FieldNames) -> String {
     };
     let dot = if path.is_empty() { "" } else { "." };
     format!("tools[{index}]{}{dot}{path}", names.function)
-}
-
-/// One choice's place in a grammar.
-pub(crate) struct Following(pub Matcher, pub usize);
-
-impl Following {
-    /// At the beginning of a grammar.
-    pub fn new(grammar: &Arc<Grammar>) -> Following {
-        Following(grammar.matcher(), grammar.vocab().div_ceil(32))
-    }
-}
-
-impl std::fmt::Debug for Following {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a grammar's state")
-    }
-}
-
-impl Constraint for Following {
-    fn mask(&mut self) -> Result<Option<TokenMask>, String> {
-        let mut words = vec![0; self.1];
-        self.0.mask(&mut words).map_err(|error| error.to_string())?;
-        Ok(Some(words))
-    }
-
-    fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
-        let masks = self.0.masks(run, self.1).map_err(|error| error.to_string())?;
-        Ok(masks.into_iter().map(Some).collect())
-    }
-
-    fn advance(&mut self, token: u32) -> Result<Verdict, String> {
-        self.0.advance(token).map_err(|error| error.to_string())?;
-        Ok(if self.0.ended() { Verdict::Complete } else { Verdict::Open })
-    }
 }

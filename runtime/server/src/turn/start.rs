@@ -1,7 +1,8 @@
 //! From a request to a turn under way.
 
 use super::answers::{Answers, Collected, Plan, Usage};
-use super::grammar::{Following, HeldBy, held_by};
+use super::following::Following;
+use super::grammar::{HeldBy, held_by};
 use super::prompt::{Prompt, prompt};
 use super::reader::Reading;
 use super::request::{ToolChoice, TurnRequest};
@@ -26,6 +27,7 @@ impl Turn {
         let request = Arc::new(request);
         let given = Turn::prompt(app, &request).await?;
         app.fits(given.ids.len(), request.names.prompt)?;
+        app.affords(given.ids.len().saturating_mul(request.choices), request.choices, "n")?;
         let held = held_by(app, &request, &given).await?;
         let (app_, request_) = (app.clone(), request.clone());
         let plan = App::off_thread(move || plan(&app_, &request_, &given, held.as_ref())).await?;
@@ -91,6 +93,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
             skip_special: parser.is_none() && params.skip_special.unwrap_or(true),
             parser,
             closers: app.text.response.clone(),
+            controls: app.controls.clone(),
         };
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice as u64);
