@@ -199,7 +199,8 @@ impl App {
     /// Refuses requests whose prompts, each counted as often as it has answers, take too much memory while they wait.
     pub(crate) fn affords(&self, tokens: usize, answers: usize, param: &str) -> Result<(), ApiError> {
         let too_many = |what: &str, found: usize, most: usize| {
-            let message = format!("the request asks for {found} {what}, at most {most} are allowed; send several requests");
+            let message =
+                format!("the request asks for {found} {what}, at most {most} are allowed; send several requests");
             Err(ApiError::field(param, "request_too_large", message))
         };
         if answers > MOST_ANSWERS {

@@ -54,7 +54,8 @@ impl Controls {
     pub fn seams(&self, text: &str) -> Vec<usize> {
         let near_end = text.len().saturating_sub(self.longest());
         let begins = |rest: &str, at: usize| {
-            let is_whole = self.lengths.iter().any(|len| rest.get(..*len).is_some_and(|part| self.texts.contains(part)));
+            let is_whole =
+                self.lengths.iter().any(|len| rest.get(..*len).is_some_and(|part| self.texts.contains(part)));
             is_whole || at >= near_end && self.texts.iter().any(|token| token.starts_with(rest))
         };
         let is_first = |(at, _): &(usize, char)| {
@@ -107,7 +108,10 @@ mod tests {
                 from = seam;
             }
             parts.push(text[from..].to_owned() + behind);
-            assert!(parts.iter().all(|part| controls.texts.iter().all(|token| !part.contains(token.as_str()))), "{parts:?}");
+            assert!(
+                parts.iter().all(|part| controls.texts.iter().all(|token| !part.contains(token.as_str()))),
+                "{parts:?}"
+            );
         }
     }
 

@@ -187,7 +187,11 @@ impl Metrics {
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         page.counter("num_requests_total", "requests that have ended", total(&self.requests));
         page.counter("num_aborted_requests_total", "requests that were given up", total(&self.aborted));
-        page.counter("num_rejected_requests_total", "requests that found the queue full or waited too long", total(&self.turned_away));
+        page.counter(
+            "num_rejected_requests_total",
+            "requests that found the queue full or waited too long",
+            total(&self.turned_away),
+        );
         page.counter("prompt_tokens_total", "prompt tokens of ended requests", total(&self.prompt_tokens));
         page.counter("cached_tokens_total", "prompt tokens found in the cache", total(&self.cached_tokens));
         page.counter("generation_tokens_total", "tokens generated", total(&self.generation_tokens));

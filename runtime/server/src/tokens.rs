@@ -27,9 +27,7 @@ fn asked(app: &App, fields: Fields<'_>) -> Result<Asked, ApiError> {
             let message = "neither `prompt` nor `messages` is given; send one of them";
             Err(ApiError::field("prompt", "missing_parameter", message))
         }
-        Some(prompt) => {
-            Ok(Asked::Texts { texts: fields.strings("prompt")?, is_list: prompt.is_array(), add_special })
-        }
+        Some(prompt) => Ok(Asked::Texts { texts: fields.strings("prompt")?, is_list: prompt.is_array(), add_special }),
     }
 }
 

@@ -43,11 +43,7 @@ impl Left {
 impl Following {
     /// At the beginning of a grammar.
     pub fn new(grammar: &Arc<Grammar>) -> Following {
-        Following {
-            matcher: grammar.matcher(),
-            words: grammar.vocab().div_ceil(32),
-            left: Left(TIME_AT_FIRST),
-        }
+        Following { matcher: grammar.matcher(), words: grammar.vocab().div_ceil(32), left: Left(TIME_AT_FIRST) }
     }
 
     fn timed<T>(&mut self, work: impl FnOnce(&mut Matcher, usize) -> Result<T, String>) -> Result<T, String> {

@@ -92,11 +92,7 @@ fn contains(value: &Value, mark: char) -> bool {
 
 /// Breaks control tokens that a request's texts spell with a mark, so that they are encoded as plain text: in messages, tools
 /// and all else that the template may write. The mark, if any was needed.
-fn protect(
-    app: &App,
-    variables: &mut Map<String, Value>,
-    request: &TurnRequest,
-) -> Result<Option<char>, ApiError> {
+fn protect(app: &App, variables: &mut Map<String, Value>, request: &TurnRequest) -> Result<Option<char>, ApiError> {
     let spells = |text: &str| !app.controls.seams(text).is_empty();
     if !variables.values().any(|value| any_text(value, &spells)) {
         return Ok(None);
