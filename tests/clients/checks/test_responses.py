@@ -141,7 +141,8 @@ def test_a_call_can_be_demanded(client, server, choice):
 def test_the_shell_and_custom_tools(client, server):
     def complete(kind, **more):
         """The calls of complete answers, of which there must be some."""
-        made = [ask(client, server, temperature=1, seed=seed, max_output_tokens=1200, **more) for seed in range(4)]
+        drawn = {"temperature": 1, "max_output_tokens": 1200, **more}
+        made = [ask(client, server, extra_body={"seed": seed}, **drawn) for seed in range(4)]
         calls = [[item for item in one.output if item.type == kind] for one in made if one.status == "completed"]
         assert calls, f"every {kind} was cut"
         assert all(len(one) == 1 for one in calls)
