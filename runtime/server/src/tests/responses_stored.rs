@@ -2,6 +2,8 @@
 
 use super::weave::*;
 use super::*;
+use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepOutput, Ticket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 async fn delete(app: &Arc<App>, id: &str) -> Reply {
     send(app, Request::delete(format!("{RESPONSES}/{id}")).body(Body::empty()).unwrap()).await
@@ -137,7 +139,16 @@ async fn a_response_can_be_cancelled() {
     let (app, permit) = stepwise();
     let begun = response(&app, ask(json!({"background": true}))).await;
     let cancel = format!("{RESPONSES}/{}/cancel", id(&begun));
-    let reply = meanwhile(&app, &permit, Request::post(cancel)).await;
+    let cancelling = tokio::spawn({
+        let app = app.clone();
+        async move { post(&app, &cancel, json!({})).await }
+    });
+    while !cancelling.is_finished() {
+        // The engine sees it between two steps.
+        let _ = permit.send(());
+        tokio::task::yield_now().await;
+    }
+    let reply = cancelling.await.unwrap();
     assert_eq!((reply.status, &reply.json()["status"]), (StatusCode::OK, &json!("cancelled")));
     drop(permit);
     let whole = over(&app, id(&begun)).await;
@@ -150,36 +161,44 @@ async fn a_response_can_be_cancelled() {
 
 #[tokio::test]
 async fn cancelling_and_deleting_end_nobody_elses_request() {
-    let (app, permit) = stepwise();
+    let gate = Arc::new(AtomicBool::new(false));
+    let toy = Gated(Toy::new(facts(VOCAB, 16, 64, 64), scripted(ANSWER)), gate.clone());
+    let limits = Limits { context_tokens: Some(512), ..Limits::default() };
+    let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
+    let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
     let mut begun = Vec::new();
     for _ in 0..3 {
         begun.push(response(&app, ask(json!({"background": true}))).await);
     }
     let [cancelled, deleted, other] = &begun[..] else { unreachable!() };
-    let path = format!("{RESPONSES}/{}/cancel", id(cancelled));
-    assert_eq!(meanwhile(&app, &permit, Request::post(path)).await.json()["status"], "cancelled");
-    let path = format!("{RESPONSES}/{}", id(deleted));
-    assert_eq!(meanwhile(&app, &permit, Request::delete(path)).await.json()["deleted"], true);
-    drop(permit);
+    let reply = post(&app, &format!("{RESPONSES}/{}/cancel", id(cancelled)), json!({})).await;
+    assert_eq!(reply.json()["status"], "cancelled");
+    assert_eq!(delete(&app, id(deleted)).await.json()["deleted"], true);
+    gate.store(true, Ordering::SeqCst);
     assert_eq!(over(&app, id(other)).await["status"], "completed");
     // What was given up first stays so, however it went on.
     assert_eq!(over(&app, id(cancelled)).await["status"], "cancelled");
 }
 
-/// The answer to a request without a body, while the engine makes steps.
-async fn meanwhile(
-    app: &Arc<App>,
-    permit: &std::sync::mpsc::Sender<()>,
-    request: axum::http::request::Builder,
-) -> Reply {
-    let (app, request) = (app.clone(), request.body(Body::empty()).unwrap());
-    let asking = tokio::spawn(async move { send(&app, request).await });
-    while !asking.is_finished() {
-        // The engine sees it between two steps.
-        let _ = permit.send(());
-        tokio::task::yield_now().await;
+/// An executor whose steps are not done until a gate opens; the engine goes round meanwhile.
+struct Gated(Toy, Arc<AtomicBool>);
+
+impl Executor for Gated {
+    fn facts(&self) -> &ExecutorFacts {
+        self.0.facts()
     }
-    asking.await.unwrap()
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        self.0.submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        if self.1.load(Ordering::SeqCst) { self.0.poll(ticket) } else { Ok(None) }
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        self.0.copy_pages(kind, pages)
+    }
 }
 
 #[tokio::test]
