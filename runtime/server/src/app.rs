@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::Text;
 use text::TokenBytes;
-use text::grammar::{Compiler, GrammarError, Limits};
+use text::grammar::{Compiler, GrammarError, Lane, Limits};
 use tokio::sync::Semaphore;
 
 /// How long a client may take to send a body.
@@ -100,9 +100,8 @@ pub struct App {
     pub is_draining: AtomicBool,
     /// Compiles grammars, or says why it cannot.
     pub(crate) grammars: Result<Compiler, GrammarError>,
-    /// Places for those who compile what requests bring, and what all share. A place is taken until the thread has ended.
-    pub(crate) compiling: Arc<Semaphore>,
-    pub(crate) compiling_usual: Arc<Semaphore>,
+    /// Places for those who compile, by lane. One is taken until its thread has ended.
+    places: [Arc<Semaphore>; 3],
     /// Bytes of every token, where the tokenizer says them.
     pub(crate) tokens: Vec<TokenBytes>,
     /// The control tokens by their texts.
@@ -120,8 +119,8 @@ impl App {
     /// An application.
     pub fn with_options(service: Service, text: Arc<Text>, model: String, options: Options) -> App {
         let limits = Limits::default();
-        let places = |most: usize| Arc::new(Semaphore::new(most.max(1)));
-        let (compiling, compiling_usual) = (places(limits.running), places(limits.usual_running));
+        let lanes = [Lane::Usual, Lane::Short, Lane::Long];
+        let places = lanes.map(|lane| Arc::new(Semaphore::new(limits.places(lane).max(1))));
         let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, limits);
         let tokens = text.tokenizer.token_bytes().unwrap_or_default();
         let controls = Arc::new(Controls::of(&tokens));
@@ -135,8 +134,7 @@ impl App {
             options,
             is_draining,
             grammars,
-            compiling,
-            compiling_usual,
+            places,
             tokens,
             controls,
             responses,
@@ -146,6 +144,16 @@ impl App {
     /// What cannot be done with this model, for whoever starts the server; `None` if all can.
     pub fn cannot_hold(&self) -> Option<String> {
         self.grammars.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Places for those who compile in a lane.
+    pub(crate) fn places(&self, lane: Lane) -> &Arc<Semaphore> {
+        let [usual, short, long] = &self.places;
+        match lane {
+            Lane::Usual => usual,
+            Lane::Short => short,
+            Lane::Long => long,
+        }
     }
 
     /// Token ids of a prompt's text. A text that no encoding fits into the context is refused before it costs anything.

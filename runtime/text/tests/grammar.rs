@@ -505,7 +505,7 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
             "X0301",
         ),
         (GrammarSpec::JsonSchema { schema: deep, strict: false }, "X030"),
-        (GrammarSpec::JsonSchema { schema: json!({"type": "object", "properties": wide}), strict: false }, "X030"),
+        (GrammarSpec::JsonSchema { schema: json!({"type": "object", "properties": wide}), strict: false }, "X0303"),
     ] {
         let shown: String = format!("{spec:?}").chars().take(100).collect();
         match bounded.compile(&spec).err() {
@@ -611,8 +611,13 @@ fn wishes_that_differ_in_anything_are_told_apart() {
         assert!(compiler.kept(&of(*change)).is_none(), "change {i}");
     }
     assert!(compiler.kept(&turn(&|_| ())).is_none(), "another template");
-    assert!(of(&|spec| spec.tools.clear()).is_usual() && !of(&|_| ()).is_usual());
-    assert!(of(&|spec| spec.choice = Choice::None).is_usual());
+    assert_eq!(
+        [of(&|spec| spec.tools.clear()), of(&|spec| spec.choice = Choice::None)].map(|of| of.lane()),
+        [Lane::Usual; 2]
+    );
+    let long = json!({"type": "object", "description": "x".repeat(70_000)});
+    assert_eq!(of(&|_| ()).lane(), Lane::Short);
+    assert_eq!(of(&|spec| spec.tools[0].parameters = long.clone()).lane(), Lane::Long);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::*;
 use crate::service::{Turned, Whom};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use text::grammar::Lane;
 
 async fn refusal(app: &Arc<App>, path: &str, body: Value) -> (u16, String, String) {
     let reply = post(app, path, body.clone()).await;
@@ -83,7 +84,7 @@ async fn what_others_send_to_be_compiled_does_not_hold_plain_requests_up() {
     let known = post(&app, CHAT, chat_body(with(schema("a"), json!({"max_tokens": 40})))).await;
     assert_eq!(known.status, StatusCode::OK, "{}", String::from_utf8_lossy(&known.body));
     // All places are taken by grammars that take long.
-    let places = app.compiling.clone().acquire_many_owned(4).await.unwrap();
+    let places = app.places(Lane::Short).clone().acquire_many_owned(4).await.unwrap();
     let plain = post(&app, CHAT, chat_body(json!({"max_tokens": 4}))).await;
     assert_eq!(plain.status, StatusCode::OK, "{}", String::from_utf8_lossy(&plain.body));
     let kept = post(&app, CHAT, chat_body(with(schema("a"), json!({"max_tokens": 40})))).await;

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use text::grammar::{Choice, Compiler, Grammar, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
+use text::grammar::{Choice, Compiler, Grammar, GrammarError, GrammarSpec, Lane, ToolSpec, TurnPlace, TurnSpec};
 use text::response::Held;
 use tokio::sync::oneshot;
 
@@ -51,26 +51,24 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
 
 /// What is kept needs no place, and what all requests share has places of its own: whatever some send to be compiled, plain
 /// requests go on. A thread that nobody waits for any more keeps its place until it ends.
-async fn found_or_compiled(
-    app: &App,
-    compiler: &Compiler,
-    spec: Arc<GrammarSpec>,
-) -> Result<Result<Arc<Grammar>, GrammarError>, ApiError> {
-    let is_usual = spec.is_usual();
-    if let Some(known) = known(compiler, &spec, is_usual).await? {
-        return Ok(known);
+async fn found_or_compiled(app: &App, compiler: &Compiler, spec: Arc<GrammarSpec>) -> Result<Known, ApiError> {
+    let (lane, found) = known(compiler, &spec).await?;
+    if let Some(found) = found {
+        return Ok(found);
     }
-    let places = if is_usual { &app.compiling_usual } else { &app.compiling };
     let limits = compiler.limits();
-    let place = match tokio::time::timeout(PLACE_TIME, places.clone().acquire_owned()).await {
+    let place = match tokio::time::timeout(PLACE_TIME, app.places(lane).clone().acquire_owned()).await {
         Ok(Ok(place)) => place,
         // Closed only with the application.
         Ok(Err(_)) => return Err(ApiError::internal("the server is going down")),
-        Err(_) => return Ok(Err(GrammarError::Busy { running: limits.running, limit: limits.running })),
+        Err(_) => {
+            let limit = limits.places(lane);
+            return Ok(Err(GrammarError::Busy { running: limit, limit }));
+        }
     };
     // Another request may have brought the same meanwhile.
-    if let Some(known) = known(compiler, &spec, is_usual).await? {
-        return Ok(known);
+    if let (_, Some(found)) = known(compiler, &spec).await? {
+        return Ok(found);
     }
     let (tell, told) = oneshot::channel();
     // Nobody listens any more if it took too long, or the client has gone.
@@ -84,18 +82,14 @@ async fn found_or_compiled(
     }
 }
 
-/// What is known of a wish already. Reading a long one takes time.
-async fn known(
-    compiler: &Compiler,
-    spec: &Arc<GrammarSpec>,
-    is_usual: bool,
-) -> Result<Option<Result<Arc<Grammar>, GrammarError>>, ApiError> {
-    if is_usual {
-        return Ok(compiler.kept(spec));
-    }
+/// The lane of a wish, and what is known of it already. Reading a long one takes time.
+async fn known(compiler: &Compiler, spec: &Arc<GrammarSpec>) -> Result<(Lane, Option<Known>), ApiError> {
     let (compiler, spec) = (compiler.clone(), spec.clone());
-    App::off_thread(move || Ok(compiler.kept(&spec))).await
+    App::off_thread(move || Ok((spec.lane(), compiler.kept(&spec)))).await
 }
+
+/// A grammar, or why there is none.
+type Known = Result<Arc<Grammar>, GrammarError>;
 
 /// What is to be held, if anything is.
 fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(GrammarSpec, Held)>, ApiError> {

@@ -4,7 +4,7 @@ use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
 use super::wishes::{Identities, Wishes};
 use super::writer::Budget;
-use super::{GrammarError, GrammarSpec, Matcher, admits, lower};
+use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, lower};
 use crate::Tokenizer;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -23,9 +23,11 @@ const STACK_BYTES: usize = 64 << 20;
 pub struct Limits {
     /// Longest time that [`Compiler::compile`] waits.
     pub time: Duration,
-    /// Most grammars that are compiled at once; one that takes too long counts until it has ended.
+    /// Most grammars of each [`Lane`] that are compiled at once; one that takes too long counts until it has ended.
     pub running: usize,
-    /// The same of grammars that have nothing of a request's own, such as that of a plain turn.
+    /// The same of long ones.
+    pub long_running: usize,
+    /// The same of those that have nothing of a request's own.
     pub usual_running: usize,
     /// Most bytes of a grammar's text, schemas included.
     pub grammar_bytes: usize,
@@ -41,7 +43,20 @@ impl Default for Limits {
     fn default() -> Self {
         let (time, grammar_bytes) = (Duration::from_secs(2), 1 << 20);
         let (kept, kept_bytes) = (64, 256 << 20);
-        Limits { time, running: 4, usual_running: 2, grammar_bytes, kept, kept_bytes, lexer_states: 50_000 }
+        let (running, long_running, usual_running) = (4, 2, 2);
+        let lexer_states = 50_000;
+        Limits { time, running, long_running, usual_running, grammar_bytes, kept, kept_bytes, lexer_states }
+    }
+}
+
+impl Limits {
+    /// Places of a lane.
+    pub fn places(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Usual => self.usual_running.max(1),
+            Lane::Short => self.running,
+            Lane::Long => self.long_running,
+        }
     }
 }
 
@@ -55,8 +70,8 @@ struct Inner {
     limits: Limits,
     /// All tokens, ordered by their bytes.
     sorted: Arc<[u32]>,
-    /// Threads that compile: what requests bring, and what all share.
-    running: [AtomicUsize; 2],
+    /// Threads that compile, by lane.
+    running: [AtomicUsize; 3],
     /// The last used ones, by their text.
     kept: Mutex<VecDeque<(String, Arc<Grammar>)>>,
     /// What was wished for lately.
@@ -136,15 +151,15 @@ impl Compiler {
         })
     }
 
-    /// Compiles on a thread of its own, which tells the outcome and then ends. The thread takes a place, of
-    /// [`Limits::running`] or [`Limits::usual_running`], until it ends, whether or not anybody waits; it drops `held` with it.
+    /// Compiles on a thread of its own, which tells the outcome and then ends. The thread takes a place of the wish's lane until
+    /// it ends, whether or not anybody waits; it drops `held` with it.
     pub fn begin<H: Send + 'static>(
         &self,
         spec: &Arc<GrammarSpec>,
         held: H,
         tell: impl FnOnce(Result<Arc<Grammar>, GrammarError>) + Send + 'static,
     ) -> Result<(), GrammarError> {
-        let place = Place::take(&self.0, spec.is_usual())?;
+        let place = Place::take(&self.0, spec.lane())?;
         let (running, limit) = (place.running(), place.limit());
         let spec = Arc::clone(spec);
         let work = move || {
@@ -213,20 +228,24 @@ impl Compiler {
 /// Counts a compiling thread until it has ended.
 struct Place {
     inner: Arc<Inner>,
-    is_usual: bool,
+    lane: Lane,
 }
 
 impl Place {
-    fn take(inner: &Arc<Inner>, is_usual: bool) -> Result<Place, GrammarError> {
-        let place = Place { inner: Arc::clone(inner), is_usual };
+    fn take(inner: &Arc<Inner>, lane: Lane) -> Result<Place, GrammarError> {
+        let place = Place { inner: Arc::clone(inner), lane };
         let running = place.count().fetch_add(1, Ordering::SeqCst);
         let limit = place.limit();
         if running >= limit { Err(GrammarError::Busy { running, limit }) } else { Ok(place) }
     }
 
     fn count(&self) -> &AtomicUsize {
-        let [asked, usual] = &self.inner.running;
-        if self.is_usual { usual } else { asked }
+        let [usual, short, long] = &self.inner.running;
+        match self.lane {
+            Lane::Usual => usual,
+            Lane::Short => short,
+            Lane::Long => long,
+        }
     }
 
     fn running(&self) -> usize {
@@ -234,8 +253,7 @@ impl Place {
     }
 
     fn limit(&self) -> usize {
-        let limits = &self.inner.limits;
-        if self.is_usual { limits.usual_running.max(1) } else { limits.running }
+        self.inner.limits.places(self.lane)
     }
 }
 
@@ -372,17 +390,17 @@ mod tests {
     fn places_are_taken_until_they_are_left() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano");
         let tokenizer = Arc::new(Tokenizer::load(&dir.join("tokenizer.json")).unwrap());
-        let limits = Limits { running: 2, usual_running: 1, ..Limits::default() };
+        let limits = Limits { running: 2, long_running: 1, usual_running: 1, ..Limits::default() };
         let compiler = Compiler::new(tokenizer, &[2046], limits).unwrap();
-        let take = |is_usual| Place::take(&compiler.0, is_usual);
-        let (one, two) = (take(false).unwrap(), take(false).unwrap());
-        assert!(matches!(take(false), Err(GrammarError::Busy { running: 2, limit: 2 })));
-        let usual = take(true).unwrap();
-        assert!(take(true).is_err());
+        let take = |lane| Place::take(&compiler.0, lane);
+        let (one, two) = (take(Lane::Short).unwrap(), take(Lane::Short).unwrap());
+        assert!(matches!(take(Lane::Short), Err(GrammarError::Busy { running: 2, limit: 2 })));
+        let (usual, long) = (take(Lane::Usual).unwrap(), take(Lane::Long).unwrap());
+        assert!(take(Lane::Usual).is_err() && take(Lane::Long).is_err());
         drop((one, usual));
-        let again = take(false).unwrap();
-        assert!(take(false).is_err() && take(true).is_ok());
-        drop((two, again));
-        assert_eq!(compiler.0.running.each_ref().map(|count| count.load(Ordering::SeqCst)), [0, 0]);
+        let again = take(Lane::Short).unwrap();
+        assert!(take(Lane::Short).is_err() && take(Lane::Usual).is_ok() && take(Lane::Long).is_err());
+        drop((two, again, long));
+        assert_eq!(compiler.0.running.each_ref().map(|count| count.load(Ordering::SeqCst)), [0, 0, 0]);
     }
 }

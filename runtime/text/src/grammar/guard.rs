@@ -11,6 +11,9 @@ const AUTOMATON_BYTES: usize = 4 << 20;
 const EXPRESSION_BYTES: usize = 1 << 16;
 /// Most values in a request's schemas.
 const SCHEMA_VALUES: usize = 50_000;
+/// Most pairs of properties of one object, in all a request's schemas: optional ones may follow each other in any choice, so that
+/// work grows with their square.
+const PROPERTY_PAIRS: usize = 16_000_000;
 /// Deepest nesting of a schema.
 const SCHEMA_DEPTH: usize = 100;
 
@@ -85,12 +88,13 @@ fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, Gramm
 /// What the schemas of one request may still cost.
 pub(crate) struct Left {
     values: usize,
+    property_pairs: usize,
     automaton_bytes: usize,
 }
 
 impl Default for Left {
     fn default() -> Self {
-        Left { values: SCHEMA_VALUES, automaton_bytes: AUTOMATON_BYTES }
+        Left { values: SCHEMA_VALUES, property_pairs: PROPERTY_PAIRS, automaton_bytes: AUTOMATON_BYTES }
     }
 }
 
@@ -114,6 +118,12 @@ impl Left {
             Value::Object(map) => map.iter().try_for_each(|(key, value)| {
                 match (key.as_str(), value) {
                     // An expression that does not parse is ignored or refused where it is used.
+                    ("properties", Value::Object(of)) => {
+                        let pairs = of.len().saturating_mul(of.len());
+                        let left = self.property_pairs.checked_sub(pairs);
+                        self.property_pairs =
+                            left.ok_or_else(|| limit("the schema's pairs of properties are", PROPERTY_PAIRS))?;
+                    }
                     ("pattern", Value::String(regex)) => self.heavy(place, regex)?,
                     ("patternProperties", Value::Object(of)) => {
                         of.keys().try_for_each(|regex| self.heavy(place, regex))?

@@ -31,4 +31,4 @@ mod writer;
 pub use compiler::{Compiler, Grammar, Limits};
 pub use error::GrammarError;
 pub use matcher::Matcher;
-pub use spec::{Choice, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
+pub use spec::{Choice, GrammarSpec, Lane, ToolSpec, TurnPlace, TurnSpec};

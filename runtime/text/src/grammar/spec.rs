@@ -33,9 +33,33 @@ pub enum GrammarSpec {
     Turn(Box<TurnSpec>),
 }
 
+/// Which places a wish competes for when it is compiled: those that take longer hold up only their like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Nothing in it is the request's own: it is one of the few that every plain request brings.
+    Usual,
+    /// Compiled at once.
+    Short,
+    /// May take seconds.
+    Long,
+}
+
+/// Longest wish that is short, in bytes.
+const SHORT_BYTES: usize = 64 << 10;
+
 impl GrammarSpec {
-    /// Whether nothing in it is the request's own: it is one of the few that every plain request brings.
-    pub fn is_usual(&self) -> bool {
+    /// Where it is compiled.
+    pub fn lane(&self) -> Lane {
+        if self.is_usual() {
+            return Lane::Usual;
+        }
+        let mut counting = Counting(0);
+        // Counting refuses nothing.
+        let _ = self.write_identity(&mut counting);
+        if counting.0 <= SHORT_BYTES { Lane::Short } else { Lane::Long }
+    }
+
+    fn is_usual(&self) -> bool {
         match self {
             GrammarSpec::JsonObject => true,
             GrammarSpec::Turn(turn) => {
@@ -62,6 +86,16 @@ impl GrammarSpec {
             GrammarSpec::Turn(turn) => turn.write_identity(out),
             other => write!(out, "{other:?}"),
         }
+    }
+}
+
+/// Counts the bytes that are written.
+struct Counting(usize);
+
+impl Write for Counting {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
     }
 }
 
