@@ -387,3 +387,28 @@ fn usage_json(usage: Usage) -> Value {
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::app;
+    use crate::turn::Finish;
+
+    /// The status of a response and of its item that ends by itself, given up before its end or behind it.
+    #[test]
+    fn what_was_given_up_does_not_complete_and_what_is_complete_is_not_given_up() {
+        for (is_early, expected) in [(true, ["cancelled", "incomplete"]), (false, ["completed", "completed"])] {
+            let head = Map::from_iter([("id".to_owned(), json!("resp_1"))]);
+            let mut weave = Weave::new(app(""), head, Shape::default(), true, false);
+            Spell::begin(&mut weave, Usage::default());
+            assert!(!is_early || weave.making().cancel());
+            let finish = Finish { word: FinishWord::Stop, matched: None, calls: Vec::new() };
+            let events = vec![TurnEvent::Content("a".into()), TurnEvent::Finished(finish)];
+            weave.step(Step { events, ..Step::default() }, Usage::default());
+            weave.end(Usage::default());
+            assert_eq!(weave.making().cancel(), is_early);
+            let response = weave.response();
+            assert_eq!([&response["status"], &response["output"][0]["status"]], expected);
+        }
+    }
+}

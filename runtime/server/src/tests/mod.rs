@@ -76,7 +76,7 @@ fn app_with(model: engine::toy::Model) -> Arc<App> {
     app_with_options(model, free())
 }
 
-fn app(script: &str) -> Arc<App> {
+pub(crate) fn app(script: &str) -> Arc<App> {
     app_with(scripted(script))
 }
 

@@ -284,7 +284,8 @@ impl Reader {
             None => {
                 let begin = self.plain_bytes;
                 self.plain_bytes += text.len();
-                (vec![TurnEvent::Content(text.to_owned())], vec![begin..self.plain_bytes], self.plain_bytes)
+                let spans = std::iter::once(begin..self.plain_bytes).collect();
+                (vec![TurnEvent::Content(text.to_owned())], spans, self.plain_bytes)
             }
         };
         self.tell(events, &spans, decided, step);
