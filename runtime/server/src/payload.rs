@@ -3,7 +3,9 @@
 use crate::app::{App, long_json_body};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -21,9 +23,15 @@ impl Payload {
         app: &Arc<App>,
         read: impl FnOnce(&App, Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        if !self.is_long {
-            return read(app, Fields(&self.body));
-        }
+        if self.is_long { self.read_apart(app, read).await } else { read(app, Fields(&self.body)) }
+    }
+
+    /// Reads the object's fields off those threads however short it is, for it may refer to much that is stored.
+    pub async fn read_apart<T: Send + 'static>(
+        self,
+        app: &Arc<App>,
+        read: impl FnOnce(&App, Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let app = app.clone();
         App::off_thread(move || read(&app, Fields(&self.body))).await
     }
@@ -36,5 +44,20 @@ impl FromRequest<Arc<App>> for Payload {
         let (parts, body) = request.into_parts();
         let (body, is_long) = long_json_body(app, &parts.headers, body).await?;
         Ok(Payload { body, is_long })
+    }
+}
+
+/// The name in a route's path.
+pub(crate) struct Name(pub String);
+
+impl FromRequestParts<Arc<App>> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Name, ApiError> {
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        path.map(|Path(name)| Name(name)).map_err(|_| {
+            let message = "the name in the path is not text, so nothing has it; spell it in percent-encoded UTF-8";
+            ApiError::new(StatusCode::NOT_FOUND, "unknown_name", message)
+        })
     }
 }

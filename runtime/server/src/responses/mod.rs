@@ -41,7 +41,7 @@ pub(crate) use stored::{cancel, delete, input_items, retrieve};
 
 /// `POST /v1/responses`
 pub(crate) async fn create(State(app): State<Arc<App>>, payload: Payload) -> Result<Response, ApiError> {
-    let mut asked = payload.read(&app, Asked::read).await?;
+    let mut asked = payload.read_apart(&app, Asked::read).await?;
     let mut turn = std::mem::take(&mut asked.turn);
     if asked.truncates {
         turn = truncate::fitting(&app, turn).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, payload: Payload) -> Res
 
 /// `POST /v1/responses/input_tokens`: what a request's prompt would cost.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, payload: Payload) -> Result<Json<Value>, ApiError> {
-    let asked = payload.read(&app, Asked::read).await?;
+    let asked = payload.read_apart(&app, Asked::read).await?;
     let ids = Turn::ids(&app, asked.turn).await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": ids.len()})))
 }

@@ -108,11 +108,7 @@ impl Asked {
         let (format, text) = answer_format(fields)?;
         let head = Head { app, fields, id: &id, store, background };
         let head = head.object(&params, &reasoning, &declared, text, top)?;
-        let shape = Shape {
-            summary: !reasoning.summary.is_null(),
-            encrypted,
-            origins: declared.origins.clone(),
-        };
+        let shape = Shape { summary: !reasoning.summary.is_null(), encrypted, origins: declared.origins.clone() };
         let mut variables = reasoning.variables;
         if let Some(verbosity) = fields.object("text")?.and_then(|text| text.get("verbosity")).filter(|v| !v.is_null())
         {

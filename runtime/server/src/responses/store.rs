@@ -243,10 +243,13 @@ impl Store {
         Arc::new(Node { previous, input, output, bytes, _weight: Weight::new(own, &self.bytes) })
     }
 
-    /// Lets the oldest go until the rest fits.
+    /// Lets the oldest go until the rest fits. What is being made stays, so that it can be found and given up; there are no
+    /// more of these than requests that may run and wait.
     fn shrink(&self, mut inner: MutexGuard<'_, Inner>) {
         while inner.entries.len() > self.most || self.bytes.load(Ordering::Relaxed) > self.most_bytes {
-            let Some(id) = inner.order.pop_front() else { break };
+            let is_over = |id: &String| inner.entries.get(id).is_none_or(|entry| entry.running.is_none());
+            let Some(oldest) = inner.order.iter().position(is_over) else { break };
+            let Some(id) = inner.order.remove(oldest) else { break };
             inner.remove(&id);
         }
     }
@@ -376,6 +379,20 @@ mod tests {
         // One that is larger than all is not kept.
         add(&store, "huge", None, &"x".repeat(5000));
         assert!(store.get("huge").is_none() && store.load() == (0, 0));
+    }
+
+    #[test]
+    fn what_is_being_made_stays_whoever_else_comes() {
+        let store = Store::new(2, 1 << 20);
+        store.begin("mine", Map::new(), None, Arc::default(), running());
+        for i in 0..10 {
+            add(&store, &i.to_string(), None, "x");
+        }
+        assert!(matches!(store.find("mine"), Found::Running) && store.load().0 == 2);
+        store.finish("mine", Map::new());
+        add(&store, "other", None, "x");
+        add(&store, "another", None, "x");
+        assert!(matches!(store.find("mine"), Found::Missing));
     }
 
     #[test]

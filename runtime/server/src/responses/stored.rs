@@ -4,9 +4,10 @@ use super::request::no_response;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::wrong_type;
+use crate::payload::Name;
 use crate::service::Whom;
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ const MOST_PAGE: usize = 100;
 /// `GET /v1/responses/{id}`
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    Name(id): Name,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
     for name in ["stream", "starting_after"] {
@@ -32,14 +33,14 @@ pub(crate) async fn retrieve(
 }
 
 /// `DELETE /v1/responses/{id}`; one that is being made is given up.
-pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn delete(State(app): State<Arc<App>>, Name(id): Name) -> Result<Json<Value>, ApiError> {
     give_up(&app, &id).await;
     app.responses.delete(&id).ok_or_else(|| no_response(&id, NOT_FOUND, None))?;
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
 }
 
 /// `POST /v1/responses/{id}/cancel`
-pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn cancel(State(app): State<Arc<App>>, Name(id): Name) -> Result<Json<Value>, ApiError> {
     give_up(&app, &id).await;
     let response = app.responses.get(&id).ok_or_else(|| no_response(&id, NOT_FOUND, None))?;
     match response.get("status").and_then(Value::as_str) {
@@ -64,7 +65,7 @@ async fn give_up(app: &App, id: &str) {
 /// `GET /v1/responses/{id}/input_items`: what a response was made from, page by page.
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    Name(id): Name,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
     let query = query.as_deref();

@@ -203,7 +203,7 @@ impl Declared {
         let (index, rest) = param.strip_prefix("tools[")?.split_once(']')?;
         let tool = self.tools.get(index.parse::<usize>().ok()?)?;
         let origin = self.origins.get(&tool.name)?;
-        let is_grammar = origin.kind == Kind::Custom && rest.starts_with(".parameters");
+        let is_grammar = origin.kind == Kind::Custom && (rest.starts_with(".parameters") || rest == ".format");
         Some(format!("{}{}", origin.place, if is_grammar { ".format.definition" } else { rest }))
     }
 }

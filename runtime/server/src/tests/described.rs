@@ -1,4 +1,5 @@
 //! What is answered is what `openapi.json` says, to the last key: whole answers, events, errors; and requests are described.
+//! Only what operators read about model and server, and `meta_info` of `/generate`, may have more.
 
 use super::weave::{RESPONSES, ask, events, function};
 use super::*;
@@ -87,6 +88,8 @@ async fn responses_are_as_described() {
             let path = format!("{RESPONSES}/{}", made["id"].as_str().unwrap());
             check(&whole, &get(&app, &path).await.json());
             check(&schema("InputItems"), &get(&app, &format!("{path}/input_items")).await.json());
+            let deleted = send(&app, Request::delete(&path).body(Body::empty()).unwrap()).await;
+            check(&schema("DeletedResponse"), &deleted.json());
         }
     }
     events(&app_with(failing_behind("of")), ask(json!({}))).await.iter().for_each(|one| check(&event, one));
@@ -97,7 +100,27 @@ async fn models_and_errors_are_as_described() {
     let app = app_with_options(scripted("one"), Options { admin_key: Some("admin".into()), ..free() });
     check(&schema("Models"), &get(&app, "/v1/models").await.json());
     check(&schema("Model"), &get(&app, "/v1/models/toy").await.json());
+    check(&schema("Tokens"), &post(&app, "/tokenize", json!({"prompt": "a b"})).await.json());
+    check(&schema("Text"), &post(&app, "/detokenize", json!({"tokens": [5]})).await.json());
+    check(&schema("InputTokens"), &post(&app, "/v1/responses/input_tokens", ask(json!({}))).await.json());
+    check(&schema("GenerateAnswer"), &post(&app, "/generate", json!({"text": "A"})).await.json());
     let (error, own) = (schema("Error"), schema("MessagesError"));
+    // Neither a name that is no text nor one as long as a body comes back as something else.
+    for path in ["/v1/responses/%FF", "/v1/models/%FF", "/v1/responses/%FF/input_items"] {
+        let reply = get(&app, path).await;
+        assert_eq!(reply.status, StatusCode::NOT_FOUND);
+        check(&error, &reply.json());
+    }
+    let long = "x".repeat(100_000);
+    for (path, body) in [
+        (CHAT, chat_body(json!({"model": long}))),
+        (CHAT, chat_body(json!({"tools": [tool("f", json!({"a": {"type": vec![long.clone()]}}))]}))),
+        (RESPONSES, ask(json!({"previous_response_id": long}))),
+        (blocks::MESSAGES, blocks::body(json!({"model": long}))),
+    ] {
+        let reply = post(&app, path, body).await;
+        assert!(reply.status.is_client_error() && reply.body.len() < 10_000, "{} bytes", reply.body.len());
+    }
     for path in [
         CHAT,
         TEXTS,
