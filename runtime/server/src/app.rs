@@ -23,12 +23,12 @@ const BODY_TIME: Duration = Duration::from_secs(120);
 /// Bodies up to this length are read where they arrive; longer ones must not hold up other connections.
 const SHORT_BYTES: usize = 32 << 10;
 /// Most answers of one request, to all its prompts together.
-const MOST_ANSWERS: usize = 1024;
+const MOST_ANSWERS: usize = 512;
 /// Most prompt tokens of one request, each prompt counted as often as it has answers.
 const MOST_PROMPT_TOKENS: usize = 16 << 20;
 
-/// Most log-probabilities that one request may be told: they are kept until its client has read them.
-const MOST_LOGPROBS: usize = 8 << 20;
+/// Most log-probabilities that one request may be told: each is most of a kilobyte while an answer is put together.
+const MOST_LOGPROBS: usize = 1 << 20;
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug)]
@@ -126,19 +126,7 @@ impl App {
         let controls = Arc::new(Controls::of(&tokens));
         let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
         let responses = Store::new(options.stored_responses, options.stored_bytes);
-        App {
-            service,
-            text,
-            model,
-            created,
-            options,
-            is_draining,
-            grammars,
-            places,
-            tokens,
-            controls,
-            responses,
-        }
+        App { service, text, model, created, options, is_draining, grammars, places, tokens, controls, responses }
     }
 
     /// What cannot be done with this model, for whoever starts the server; `None` if all can.
@@ -158,18 +146,23 @@ impl App {
 
     /// Token ids of a prompt's text. A text that no encoding fits into the context is refused before it costs anything.
     pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>, ApiError> {
-        let limit_tokens = self.service.limit_tokens();
-        if let Some(longest) = self.text.tokenizer.longest_token_bytes()
-            && text.len() > limit_tokens.saturating_mul(longest)
-        {
-            let message = format!(
-                "the prompt has {} bytes, {limit_tokens} tokens of at most {longest} bytes fit; send a shorter one",
-                text.len()
-            );
-            return Err(ApiError::field(param, "context_length_exceeded", message));
-        }
+        self.may_fit(text.len(), param)?;
         let ids = self.text.tokenizer.encode(text, add_special);
         ids.map_err(|error| ApiError::field(param, "invalid_prompt", error.to_string()))
+    }
+
+    /// Refuses a text of so many bytes that no encoding fits into the context.
+    pub(crate) fn may_fit(&self, bytes: usize, param: &str) -> Result<(), ApiError> {
+        let limit_tokens = self.service.limit_tokens();
+        match self.text.tokenizer.longest_token_bytes() {
+            Some(longest) if bytes > limit_tokens.saturating_mul(longest) => {
+                let message = format!(
+                    "the prompt has {bytes} bytes, {limit_tokens} tokens of at most {longest} bytes fit; send a shorter one"
+                );
+                Err(ApiError::field(param, "context_length_exceeded", message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a prompt that leaves no room for an answer, before more is spent on it.
@@ -220,27 +213,40 @@ impl App {
         Ok(())
     }
 
-    /// Refuses requests that would be told more log-probabilities than there is memory for.
-    fn affords_logprobs(&self, requests: &[Request], max_tokens: &str) -> Result<(), ApiError> {
-        let of = |request: &Request| {
-            let (prompt, sampling) = (request.prompt.len(), &request.sampling);
-            let room = self.service.limit_tokens().saturating_sub(prompt);
-            let answer = request.max_tokens.map_or(room, |most| most.min(room));
-            let each = sampling.logprobs.map_or(0, |top| 1 + top as usize).saturating_add(sampling.listed.len());
-            let scored = request.prompt_scores.as_ref().map_or(0, |scores| {
-                let each = 1 + scores.top as usize + scores.listed.len();
-                prompt.saturating_sub(scores.from).saturating_mul(each)
-            });
-            answer.saturating_mul(each).saturating_add(scored)
+    /// Sees to it that requests are told no more log-probabilities than there is memory for: answers without a limit get one,
+    /// others are refused.
+    fn affords_logprobs(&self, requests: &mut [Request], max_tokens: &str) -> Result<(), ApiError> {
+        let room = |request: &Request| self.service.limit_tokens().saturating_sub(request.prompt.len());
+        let each = |request: &Request| {
+            let sampling = &request.sampling;
+            sampling.logprobs.map_or(0, |top| 1 + top as usize).saturating_add(sampling.listed.len())
         };
-        let all = requests.iter().map(of).fold(0usize, usize::saturating_add);
+        let scored = |request: &Request| {
+            request.prompt_scores.as_ref().map_or(0, |scores| {
+                let each = 1 + scores.top as usize + scores.listed.len();
+                request.prompt.len().saturating_sub(scores.from).saturating_mul(each)
+            })
+        };
+        let sum = |of: &dyn Fn(&Request) -> usize| requests.iter().map(of).fold(0usize, usize::saturating_add);
+        let most = |request: &Request| room(request).min(request.max_tokens.unwrap_or(usize::MAX));
+        let all = sum(&|request| most(request).saturating_mul(each(request)).saturating_add(scored(request)));
         if all <= MOST_LOGPROBS {
             return Ok(());
         }
-        let message = format!(
-            "the request could be told {all} log-probabilities, at most {MOST_LOGPROBS} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
-        );
-        Err(ApiError::field(max_tokens, "request_too_large", message))
+        let asked = |request: &Request| request.max_tokens.map_or(0, |_| most(request));
+        let told = sum(&|request| asked(request).saturating_mul(each(request)).saturating_add(scored(request)));
+        let open = sum(&|request| if request.max_tokens.is_none() { each(request) } else { 0 });
+        let left = MOST_LOGPROBS.checked_sub(told).and_then(|left| left.checked_div(open)).filter(|left| *left > 0);
+        let Some(left) = left else {
+            let message = format!(
+                "the request could be told {all} log-probabilities, at most {MOST_LOGPROBS} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
+            );
+            return Err(ApiError::field(max_tokens, "request_too_large", message));
+        };
+        for request in requests.iter_mut().filter(|request| request.max_tokens.is_none()) {
+            request.max_tokens = Some(left.min(self.service.limit_tokens().saturating_sub(request.prompt.len())));
+        }
+        Ok(())
     }
 
     /// The queue is full.
@@ -254,13 +260,13 @@ impl App {
     /// Queues requests, all or none; `prompt` and `max_tokens` are the fields that a refusal is put down to.
     pub(crate) async fn submit(
         &self,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         rid: String,
         prompt: &str,
         max_tokens: &str,
     ) -> Result<Generation, ApiError> {
         self.admits()?;
-        self.affords_logprobs(&requests, max_tokens)?;
+        self.affords_logprobs(&mut requests, max_tokens)?;
         self.service.submit(requests, rid).await.map_err(|turned| match turned {
             Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
             Turned::Full(waiting) => self.full(waiting),
@@ -274,6 +280,7 @@ impl App {
                 let message = format!("`rid` is `{rid}`, which a request has that is not finished; choose another");
                 ApiError::field("rid", "rid_in_use", message)
             }
+            Turned::Stuck => stuck(),
             Turned::Stopped => ApiError::internal("the engine has stopped; restart the server"),
         })
     }

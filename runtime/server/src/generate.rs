@@ -98,17 +98,22 @@ pub(crate) async fn health_generate(State(app): State<Arc<App>>) -> Result<Json<
     let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
     let how = Continuing { params, default_max_tokens: 1, choices: 1, format: Format::Text, names };
     let prompt = Plain { ids: vec![0], text: None };
-    let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
     let one = async {
+        let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
         let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
         answers.collect().await
     };
     let outcome = tokio::time::timeout(HEALTH_TIME, one).await;
-    outcome.unwrap_or_else(|_| {
+    let outcome = outcome.unwrap_or_else(|_| {
         let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
         Err(ApiError::unavailable("engine_slow", message))
-    })?;
-    Ok(Json(json!({"status": "ok"})))
+    });
+    match outcome {
+        Ok(_) => Ok(Json(json!({"status": "ok"}))),
+        // Others get their tokens, as many as there is room for.
+        Err(error) if error.code == "queue_full" => Ok(Json(json!({"status": "busy"}))),
+        Err(error) => Err(error),
+    }
 }
 
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
@@ -146,6 +151,14 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(settings)?, names };
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let pieces = fields.boolean("stream_output")?.unwrap_or(false);
+    if stream && !pieces && wanted.logprobs {
+        let many = [("top_logprobs_num", wanted.top > 0), ("token_ids_logprob", !wanted.listed.is_empty())];
+        if let Some((name, _)) = many.iter().find(|(_, is_wanted)| *is_wanted) {
+            let message =
+                format!("`{name}` would be repeated with every token; set `stream_output` to true, or leave it out");
+            return Err(ApiError::field(*name, "unsupported_parameter", message));
+        }
+    }
     Ok(Asked { prompts, is_list, how, wanted, stream, pieces, rid })
 }
 
@@ -182,6 +195,8 @@ struct Progress {
     cached_tokens: usize,
     /// What has been told, where only pieces are.
     told: (usize, usize),
+    /// Whether the prompt's part has been told; in a stream it is told again only at the end.
+    is_prompt_told: bool,
 }
 
 /// The answer in the words of this route.
@@ -229,6 +244,7 @@ impl Native {
         let Some(choice) = self.choices.get(index) else { return Value::Null };
         let text = choice.text.get(told.0..).unwrap_or_default();
         let tokens = choice.tokens.get(told.1..).unwrap_or_default();
+        let with_prompt = !choice.is_prompt_told || choice.finish.is_some();
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let mut info = json!({
             "id": self.rid,
@@ -243,10 +259,13 @@ impl Native {
                 info.insert("e2e_latency".into(), json!(self.begun.elapsed().as_secs_f64()));
             }
             if self.wanted.logprobs {
-                self.logprobs(info, choice, tokens);
+                self.logprobs(info, choice, tokens, with_prompt);
             }
         }
         let mut whole = json!({"text": text, "output_ids": ids, "meta_info": info});
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.is_prompt_told = true;
+        }
         if self.choices.len() > 1
             && let Some(whole) = whole.as_object_mut()
         {
@@ -255,12 +274,15 @@ impl Native {
         whole
     }
 
-    fn logprobs(&self, info: &mut Map<String, Value>, choice: &Progress, tokens: &[SampledToken]) {
+    fn logprobs(&self, info: &mut Map<String, Value>, choice: &Progress, tokens: &[SampledToken], with_prompt: bool) {
         let start = self.wanted.from.unwrap_or(usize::MAX).min(choice.prompt.len().saturating_sub(1));
         let first = choice.prompt.get(start).map(|id| SampledToken { id: *id, ..SampledToken::default() });
         let prompt: Vec<&SampledToken> = first.iter().chain(&choice.scored).collect();
         let output: Vec<&SampledToken> = tokens.iter().collect();
         for (name, tokens) in [("input", &prompt), ("output", &output)] {
+            if name == "input" && !with_prompt {
+                continue;
+            }
             let own = tokens.iter().map(|token| self.triple(token.id, token.logprob));
             info.insert(format!("{name}_token_logprobs"), own.collect());
             let many = |of: fn(&SampledToken) -> &[(u32, f32)]| -> Value {

@@ -22,6 +22,14 @@ pub(crate) async fn user(State(app): State<Arc<App>>, request: Request, next: Ne
     }
 }
 
+/// Lets through what can be taken now: others are turned away before their body is read.
+pub(crate) async fn admitted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match app.admits() {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
 /// Lets through who brings the key of control routes. Without such a key the other one is asked for.
 pub(crate) async fn admin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let options = &app.options;

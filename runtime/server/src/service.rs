@@ -77,6 +77,8 @@ pub(crate) enum Turned {
     Late(Duration),
     /// A request that is not finished has this name.
     Named(String),
+    /// The engine does not come back from a step.
+    Stuck,
     /// The engine's thread is gone.
     Stopped,
 }
@@ -168,7 +170,8 @@ impl Service {
     pub(crate) async fn submit(&self, requests: Vec<Request>, rid: String) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Submit { requests, rid, reply }).map_err(|_| Turned::Stopped)?;
-        let Taken { ids, group, events } = answer.await.unwrap_or(Err(Turned::Stopped))?;
+        let answer = tokio::time::timeout(self.door.stuck, answer).await.map_err(|_| Turned::Stuck)?;
+        let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
         let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
         let Some(wait) = self.door.wait else { return Ok(generation) };
         generation.first = generation.next().await.ok_or(Turned::Stopped)?;
@@ -350,6 +353,8 @@ impl<E: Executor> Worker<E> {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.is_enough = true;
                     self.engine.abort(id);
+                    // Its name is free for what its client sends next.
+                    self.deliver();
                 }
             }
             Order::Flush { reply } => {

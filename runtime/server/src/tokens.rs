@@ -4,12 +4,16 @@ use crate::app::App;
 use crate::chat::turn_request;
 use crate::error::ApiError;
 use crate::fields::{Fields, token_id, wrong_type};
+use crate::params::at_most;
 use crate::payload::Payload;
 use crate::turn::{Turn, TurnRequest};
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// Most texts that are encoded for one request.
+const MOST_TEXTS: usize = 1024;
 
 /// What is to be encoded.
 enum Asked {
@@ -27,7 +31,10 @@ fn asked(app: &App, fields: Fields<'_>) -> Result<Asked, ApiError> {
             let message = "neither `prompt` nor `messages` is given; send one of them";
             Err(ApiError::field("prompt", "missing_parameter", message))
         }
-        Some(prompt) => Ok(Asked::Texts { texts: fields.strings("prompt")?, is_list: prompt.is_array(), add_special }),
+        Some(prompt) => {
+            at_most("prompt", "texts", prompt.as_array().map_or(1, Vec::len), MOST_TEXTS)?;
+            Ok(Asked::Texts { texts: fields.strings("prompt")?, is_list: prompt.is_array(), add_special })
+        }
     }
 }
 
@@ -43,9 +50,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, payload: Payload) -> R
     };
     let shared = app.clone();
     let encoded = App::off_thread(move || {
-        let encode = |text: &String| shared.text.tokenizer.encode(text, add_special);
-        let encoded: Result<Vec<Vec<u32>>, _> = texts.iter().map(encode).collect();
-        encoded.map_err(|error| ApiError::field("prompt", "invalid_prompt", error.to_string()))
+        texts.iter().map(|text| shared.encode(text, add_special, "prompt")).collect::<Result<Vec<Vec<u32>>, _>>()
     });
     let encoded = encoded.await?;
     if is_list {

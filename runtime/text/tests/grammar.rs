@@ -480,6 +480,13 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
     for (spec, code) in [
         (GrammarSpec::Regex("(a{1000}){1000}".into()), "X0303"),
         (GrammarSpec::Ebnf("root ::= ([a-z]{999}){999}".into()), "X0303"),
+        // All expressions of a wish together, and all of its text.
+        (
+            GrammarSpec::StructuralTag(json!({"format": {"type": "sequence", "elements":
+                (0..200).map(|i| json!({"type": "regex", "pattern": format!("\\w{{20}}{i}")})).collect::<Vec<_>>()}})),
+            "X0303",
+        ),
+        (GrammarSpec::Choice((0..200_000).map(|i| format!("a{i:07}")).collect()), "X0303"),
         (GrammarSpec::Regex("(?=a)b".into()), "X0301"),
         (GrammarSpec::Regex("[".into()), "X0301"),
         (GrammarSpec::Lark("start: nosuch".into()), "X0301"),
@@ -611,10 +618,9 @@ fn wishes_that_differ_in_anything_are_told_apart() {
         assert!(compiler.kept(&of(*change)).is_none(), "change {i}");
     }
     assert!(compiler.kept(&turn(&|_| ())).is_none(), "another template");
-    assert_eq!(
-        [of(&|spec| spec.tools.clear()), of(&|spec| spec.choice = Choice::None)].map(|of| of.lane()),
-        [Lane::Usual; 2]
-    );
+    assert_eq!(of(&|spec| spec.tools.clear()).lane(), Lane::Usual);
+    let begun = of(&|spec| (spec.tools, spec.place, spec.begun) = (Vec::new(), TurnPlace::Answer, "x".into()));
+    assert_eq!(begun.lane(), Lane::Short);
     let long = json!({"type": "object", "description": "x".repeat(70_000)});
     assert_eq!(of(&|_| ()).lane(), Lane::Short);
     assert_eq!(of(&|spec| spec.tools[0].parameters = long.clone()).lane(), Lane::Long);

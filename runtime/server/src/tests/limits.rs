@@ -37,6 +37,8 @@ async fn lists_that_cost_something_for_every_token_have_an_end() {
     for (body, param) in [
         (json!({"top_logprobs_num": 129}), "top_logprobs_num"),
         (json!({"token_ids_logprob": ids(129)}), "token_ids_logprob"),
+        (json!({"top_logprobs_num": 1, "stream": true}), "top_logprobs_num"),
+        (json!({"token_ids_logprob": [1], "stream": true}), "token_ids_logprob"),
         (json!({"text": vec!["A"; 128], "sampling_params": {"n": 9, "max_new_tokens": 1}}), "text"),
     ] {
         let body = with(json!({"text": "A", "return_logprob": true, "sampling_params": {"max_new_tokens": 1}}), body);
@@ -54,11 +56,43 @@ async fn lists_that_cost_something_for_every_token_have_an_end() {
     assert_eq!(info["output_token_ids_logprobs"][0].as_array().unwrap().len(), 128);
 }
 
+#[tokio::test]
+async fn a_stream_of_pieces_tells_everything_once_and_the_prompt_at_its_ends() {
+    // More tokens than are handed over at once.
+    let toy = Toy::new(facts(VOCAB, 16, 1 << 10, 64), Box::new(|_| Ok(certain(VOCAB, 300))));
+    let service = Service::start(Engine::new(toy, Limits::default()).unwrap()).unwrap();
+    let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
+    let body = json!({"text": "A B C", "return_logprob": true, "top_logprobs_num": 2, "logprob_start_len": 0,
+        "stream": true, "stream_output": true, "sampling_params": {"temperature": 0, "max_new_tokens": 1000}});
+    let events = post(&app, "/generate", body).await.events();
+    let infos: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str::<Value>(event).unwrap()["meta_info"].clone())
+        .collect();
+    let len = |info: &Value, key: &str| info[key].as_array().map_or(0, Vec::len);
+    let input: Vec<usize> = infos.iter().map(|info| len(info, "input_token_logprobs")).collect();
+    let told: usize = infos.iter().map(|info| len(info, "output_top_logprobs")).sum();
+    assert_eq!(told as u64, infos.last().unwrap()["completion_tokens"].as_u64().unwrap());
+    let (first, last) = (input[0], input[input.len() - 1]);
+    assert!(input.len() > 3 && first > 1 && first == last, "{input:?}");
+    assert!(input[1..input.len() - 1].iter().all(|n| *n == 0), "{input:?}");
+}
+
+#[tokio::test]
+async fn texts_to_be_encoded_are_no_longer_and_no_more_than_prompts() {
+    let app = app("");
+    for prompt in [json!("x".repeat(1_000_000)), json!(vec!["a"; 1025])] {
+        let (status, at, _) = refusal(&app, "/tokenize", json!({"prompt": prompt})).await;
+        assert_eq!((status, at.as_str()), (400, "prompt"));
+    }
+    assert_eq!(post(&app, "/tokenize", json!({"prompt": vec!["a"; 1024]})).await.status, StatusCode::OK);
+}
+
 #[test]
 fn prompts_are_counted_once_for_each_answer() {
     let app = app("");
-    assert!(app.affords(16 << 20, 1024, "prompt").is_ok());
-    for (tokens, answers) in [((16 << 20) + 1, 1), (1, 1025), (usize::MAX, usize::MAX)] {
+    assert!(app.affords(16 << 20, 512, "prompt").is_ok());
+    for (tokens, answers) in [((16 << 20) + 1, 1), (1, 513), (usize::MAX, usize::MAX)] {
         let error = app.affords(tokens, answers, "prompt").unwrap_err();
         assert_eq!((error.status, error.code), (StatusCode::BAD_REQUEST, "request_too_large"));
     }
@@ -69,10 +103,12 @@ async fn log_probabilities_of_a_request_have_an_end() {
     let toy = Toy::new(facts(VOCAB, 16, 1 << 16, 64), Box::new(|_| Ok(certain(VOCAB, RETURN))));
     let service = Service::start(Engine::new(toy, Limits::default()).unwrap()).unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
-    // Up to 21 for each of as many tokens as fit.
-    let body = chat_body(json!({"logprobs": true, "top_logprobs": 20}));
+    // Up to 21 for each of as many tokens as are asked for; an answer without a limit gets one.
+    let body = chat_body(json!({"logprobs": true, "top_logprobs": 20, "max_tokens": 60_000}));
     let (status, at, code) = refusal(&app, CHAT, body.clone()).await;
     assert_eq!((status, at.as_str(), code.as_str()), (400, "max_tokens", "request_too_large"));
+    let open = post(&app, CHAT, with(body.clone(), json!({"max_tokens": null, "n": 4}))).await;
+    assert_eq!(open.status, StatusCode::OK, "{}", String::from_utf8_lossy(&open.body));
     let fewer = post(&app, CHAT, with(body, json!({"max_tokens": 1000}))).await;
     assert_eq!(fewer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&fewer.body));
 }
@@ -219,6 +255,8 @@ async fn who_waits_too_long_is_turned_away_before_a_stream_begins() {
     }
     drop(running);
     // Who finds a place in time is answered, however long the answer takes.
+    let door = Door { wait: Some(Duration::from_secs(600)), ..Door::default() };
+    let app = behind(Box::new(|_| Ok(certain(VOCAB, 300))), 1, door);
     let reply = post(&app, TEXTS, json!({"prompt": "A", "max_tokens": 300})).await;
     assert_eq!(reply.json()["usage"]["completion_tokens"], 300, "{}", String::from_utf8_lossy(&reply.body));
 }
@@ -226,10 +264,14 @@ async fn who_waits_too_long_is_turned_away_before_a_stream_begins() {
 #[tokio::test]
 async fn a_stop_string_is_no_request_given_up() {
     let app = app("one two three");
-    let stopped = post(&app, TEXTS, json!({"prompt": "A", "temperature": 0, "stop": "two"})).await.json();
-    assert_eq!(stopped["choices"][0]["text"], "one ");
+    for _ in 0..3 {
+        // Its name is free when its answer is there.
+        let body = json!({"prompt": "A", "temperature": 0, "stop": "two", "rid": "a"});
+        let stopped = post(&app, TEXTS, body).await.json();
+        assert_eq!(stopped["choices"][0]["text"], "one ");
+    }
     let text = || app.service.metrics().text("", "");
-    while !text().contains("num_requests_total{model_name=\"\"} 1\n") {
+    while !text().contains("num_requests_total{model_name=\"\"} 3\n") {
         tokio::task::yield_now().await;
     }
     assert!(text().contains("num_aborted_requests_total{model_name=\"\"} 0\n"), "{}", text());

@@ -20,11 +20,13 @@ pub(crate) struct HeldBy {
 /// The grammar of a request; `None` leaves the model free.
 pub(crate) async fn held_by(
     app: &Arc<App>,
-    request: &TurnRequest,
-    prompt: &Prompt,
+    request: &Arc<TurnRequest>,
+    prompt: &Arc<Prompt>,
 ) -> Result<Option<HeldBy>, ApiError> {
-    let Some((spec, held)) = spec(app, request, prompt)? else { return Ok(None) };
-    let grammar = compiled(app, spec, request.names).await?;
+    let (own, names) = ((app.clone(), request.clone(), prompt.clone()), request.names);
+    let wish = App::off_thread(move || spec(&own.0, &own.1, &own.2)).await?;
+    let Some((spec, held)) = wish else { return Ok(None) };
+    let grammar = compiled(app, spec, names).await?;
     Ok(Some(HeldBy { grammar, held }))
 }
 
@@ -138,7 +140,7 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
     let held = if request.format.is_json() { Held::JsonAnswer } else { Held::Turn };
     let turn = TurnSpec {
         template: template.clone(),
-        tools: tools.collect(),
+        tools: if request.tool_choice == ToolChoice::None { Vec::new() } else { tools.collect() },
         choice: if request.tools.is_empty() { Choice::None } else { choice },
         parallel: request.parallel_tool_calls,
         answer,

@@ -141,6 +141,7 @@ fn broken_up(text: &str, controls: &Controls, mark: char) -> String {
 
 fn encoded(app: &App, text: String, mark: Option<char>, param: &str) -> Result<Prompt, ApiError> {
     let Some(of) = mark else { return Ok(Prompt { ids: app.encode(&text, false, param)?, text, mark }) };
+    app.may_fit(text.len(), param)?;
     let mut ids = Vec::new();
     for piece in text.split(of) {
         ids.extend(app.encode(piece, false, param)?);

@@ -86,7 +86,8 @@ pub struct Grammar {
     stop: Vec<u32>,
     vocab: usize,
     /// A matcher of it failed: it is compiled anew for the next request.
-    spoilt: AtomicBool,
+    /// It shares it with what was derived from it, as they share their lexer.
+    spoilt: Arc<AtomicBool>,
 }
 
 /// What tells how much memory a grammar takes; it grows while answers follow it.
@@ -319,7 +320,7 @@ impl Inner {
             cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
             vocab: self.vocabulary.len(),
-            spoilt: AtomicBool::new(false),
+            spoilt: Arc::default(),
         });
         self.keep(text, &grammar);
         Ok(grammar)
@@ -347,7 +348,11 @@ impl Grammar {
     /// The rest of the grammar behind a text.
     pub(crate) fn behind(self: Arc<Self>, tokens: &[u32]) -> Result<Arc<Grammar>, GrammarError> {
         let mut prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if prototype.try_consume_tokens(tokens).ok() != Some(tokens.len()) {
+        let taken = prototype.try_consume_tokens(tokens).map_err(|error| {
+            self.spoil();
+            GrammarError::Failed { problem: first_line(&error.to_string()) }
+        })?;
+        if taken != tokens.len() {
             let problem = "begin an answer that its grammar does not admit";
             return Err(GrammarError::bad(
                 "messages",
@@ -355,8 +360,8 @@ impl Grammar {
                 "let it begin as the grammar does, or leave the grammar out",
             ));
         }
-        let (stop, vocab, cost) = (self.stop.clone(), self.vocab, self.cost.clone());
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt: AtomicBool::new(false) }))
+        let (stop, vocab, cost, spoilt) = (self.stop.clone(), self.vocab, self.cost.clone(), Arc::clone(&self.spoilt));
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt }))
     }
 
     /// Tokens that end an answer.

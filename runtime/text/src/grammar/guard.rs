@@ -4,8 +4,8 @@ use super::GrammarError;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
 
-/// Most bytes that an expression's automaton may take, and those of all patterns of a request's schemas together: how long
-/// they are built grows with them.
+/// Most bytes that the automata of a request's expressions and patterns may take together: how long they are built grows with
+/// them.
 const AUTOMATON_BYTES: usize = 4 << 20;
 /// Longest expression.
 const EXPRESSION_BYTES: usize = 1 << 16;
@@ -59,11 +59,6 @@ pub(crate) fn lark(place: &str, text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Whether the expression can be compiled at a reasonable cost.
-pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
-    automaton(place, regex, AUTOMATON_BYTES).map(drop)
-}
-
 /// How many bytes the expression's automaton takes, of at most `most_bytes`.
 fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, GrammarError> {
     let too_large = |what: &str, found: String, limit: usize| {
@@ -85,7 +80,7 @@ fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, Gramm
     }
 }
 
-/// What the schemas of one request may still cost.
+/// What the schemas and expressions of one wish may still cost, all together.
 pub(crate) struct Left {
     values: usize,
     property_pairs: usize,
@@ -99,6 +94,13 @@ impl Default for Left {
 }
 
 impl Left {
+    /// Whether the expression can be compiled at a reasonable cost.
+    pub fn expression(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
+        let bytes = automaton(place, regex, self.automaton_bytes)?;
+        self.automaton_bytes = self.automaton_bytes.saturating_sub(bytes);
+        Ok(())
+    }
+
     /// Whether a schema is of a reasonable size, with all its patterns.
     pub fn schema(&mut self, place: &str, schema: &Value) -> Result<(), GrammarError> {
         self.walk(place, schema, SCHEMA_DEPTH)
@@ -137,13 +139,9 @@ impl Left {
     }
 
     fn heavy(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
-        match automaton(place, regex, self.automaton_bytes) {
-            Ok(bytes) => {
-                self.automaton_bytes = self.automaton_bytes.saturating_sub(bytes);
-                Ok(())
-            }
+        match self.expression(place, regex) {
             Err(error @ GrammarError::TooLarge { .. }) => Err(error),
-            Err(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 }

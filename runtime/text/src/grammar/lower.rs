@@ -65,12 +65,12 @@ pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
 pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
         GrammarSpec::JsonSchema { schema, strict } => {
-            guard::Left::default().schema("schema", schema)?;
+            writer.left.schema("schema", schema)?;
             writer.json(schema, *strict)
         }
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
         GrammarSpec::Regex(regex) => {
-            guard::expression("regex", regex)?;
+            writer.left.expression("regex", regex)?;
             writer.terminal(&slashed(regex))
         }
         GrammarSpec::Lark(text) => {
@@ -90,6 +90,15 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
             return Err(GrammarError::bad(place(spec), "is a turn inside another grammar", "give it another grammar"));
         }
     })
+}
+
+/// Whether the expression that [`raw_text`] makes of a grammar can be compiled at a reasonable cost.
+fn guard_text(writer: &mut Writer, place: &str, spec: &GrammarSpec) -> Result<(), GrammarError> {
+    match spec {
+        GrammarSpec::Regex(regex) => writer.left.expression(place, regex),
+        GrammarSpec::Ebnf(text) => ebnf::regex(text).map_or(Ok(()), |regex| writer.left.expression(place, &regex)),
+        _ => Ok(()),
+    }
 }
 
 /// The grammar as a language of texts, if it is one of an expression.
@@ -116,14 +125,6 @@ fn compiled_turn(
     budget: Budget,
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
-    let mut left = guard::Left::default();
-    for (i, tool) in spec.tools.iter().enumerate() {
-        budget.in_time("tools")?;
-        left.schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
-    }
-    if let Some(GrammarSpec::Regex(regex)) = &spec.answer {
-        guard::expression("regex", regex)?;
-    }
     let mut free = BTreeSet::new();
     let text = held(vocabulary, spec, budget, &mut free)?;
     let mut outcome = compile(text);
@@ -181,6 +182,16 @@ fn held(
     free: &mut BTreeSet<usize>,
 ) -> Result<String, GrammarError> {
     let mut writer = Writer::new(Arc::clone(vocabulary), budget);
+    for (i, tool) in spec.tools.iter().enumerate() {
+        budget.in_time("tools")?;
+        writer.left.schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
+        for (_, held) in &tool.held {
+            guard_text(&mut writer, &format!("tools.{i}.parameters"), held)?;
+        }
+    }
+    if let Some(answer) = &spec.answer {
+        guard_text(&mut writer, place(answer), answer)?;
+    }
     let start = turn(&mut writer, spec, free)?;
     writer.finish(&start)
 }

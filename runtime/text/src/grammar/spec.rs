@@ -63,8 +63,8 @@ impl GrammarSpec {
         match self {
             GrammarSpec::JsonObject => true,
             GrammarSpec::Turn(turn) => {
-                let calls = turn.choice != Choice::None && !turn.tools.is_empty();
-                !calls && turn.answer.as_ref().is_none_or(GrammarSpec::is_usual)
+                let is_own = !turn.tools.is_empty() || !turn.begun.is_empty();
+                !is_own && turn.answer.as_ref().is_none_or(GrammarSpec::is_usual)
             }
             _ => false,
         }

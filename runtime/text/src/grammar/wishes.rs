@@ -1,5 +1,5 @@
 //! What was wished for lately: a wish that comes again finds its grammar without being lowered to text, so that it needs no
-//! place among those who compile; one that took too long is known, too, and takes no second one.
+//! place among those who compile; one that took too long is known, too, and takes no second one for a while.
 
 use super::{Grammar, GrammarSpec};
 use crate::response::ResponseTemplate;
@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// What tells a wish from others.
 pub(crate) type Identity = [u64; 2];
@@ -35,9 +36,19 @@ struct Wish {
     identity: Identity,
     /// Bound to this template, whose address is part of the identity.
     _template: Option<Arc<ResponseTemplate>>,
-    /// None: it took too long.
-    grammar: Option<Weak<Grammar>>,
+    became: Became,
 }
+
+enum Became {
+    Grammar(Weak<Grammar>),
+    /// It took too long; it is not tried again before.
+    Slow {
+        until: Instant,
+    },
+}
+
+/// How long a wish that took too long is refused at once: then the machine may be less busy.
+const PAUSE: Duration = Duration::from_secs(10);
 
 impl Wishes {
     /// Keeps the last `most`.
@@ -46,23 +57,28 @@ impl Wishes {
     }
 
     /// What became of a wish: its grammar, or that it took too long. `None` if it is not known.
-    pub fn find(&self, identity: Identity) -> Option<Option<Arc<Grammar>>> {
-        let wish = self.all.iter().find(|wish| wish.identity == identity)?;
-        match &wish.grammar {
-            None => Some(None),
-            Some(grammar) => grammar.upgrade().filter(|grammar| !grammar.is_spoilt()).map(Some),
-        }
+    pub fn find(&mut self, identity: Identity) -> Option<Option<Arc<Grammar>>> {
+        let at = self.all.iter().position(|wish| wish.identity == identity)?;
+        let wish = self.all.remove(at)?;
+        let found = match &wish.became {
+            Became::Slow { until } => (Instant::now() < *until).then_some(None),
+            Became::Grammar(grammar) => grammar.upgrade().filter(|grammar| !grammar.is_spoilt()).map(Some),
+        };
+        // What is wished for again is not the next to be forgotten.
+        self.all.push_back(wish);
+        found
     }
 
     /// A wish was compiled.
     pub fn met(&mut self, identity: Identity, spec: &GrammarSpec, grammar: &Arc<Grammar>) {
-        self.add(identity, spec, Some(Arc::downgrade(grammar)));
+        self.add(identity, spec, Became::Grammar(Arc::downgrade(grammar)));
     }
 
     /// A wish took too long, unless it was met at the last moment.
     pub fn gave_up(&mut self, identity: Identity, spec: &GrammarSpec) {
         if self.find(identity).flatten().is_none() {
-            self.add(identity, spec, None);
+            let now = Instant::now();
+            self.add(identity, spec, Became::Slow { until: now.checked_add(PAUSE).unwrap_or(now) });
         }
     }
 
@@ -70,12 +86,12 @@ impl Wishes {
         self.all.clear();
     }
 
-    fn add(&mut self, identity: Identity, spec: &GrammarSpec, grammar: Option<Weak<Grammar>>) {
+    fn add(&mut self, identity: Identity, spec: &GrammarSpec, became: Became) {
         self.all.retain(|wish| wish.identity != identity);
         while self.all.len() >= self.most {
             self.all.pop_front();
         }
-        self.all.push_back(Wish { identity, _template: spec.template().cloned(), grammar });
+        self.all.push_back(Wish { identity, _template: spec.template().cloned(), became });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::GrammarError;
 use super::formats::with_dates;
+use super::guard::Left;
 use super::tokens::Vocabulary;
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
@@ -32,6 +33,8 @@ pub(crate) struct Writer {
     named: Vec<String>,
     bytes: usize,
     budget: Budget,
+    /// What its schemas and expressions may still cost.
+    pub left: Left,
 }
 
 /// What one wish may cost.
@@ -72,7 +75,7 @@ impl Writer {
     /// An empty grammar.
     pub fn new(vocabulary: Arc<Vocabulary>, budget: Budget) -> Writer {
         let (lines, names, named) = (Vec::new(), HashMap::new(), Vec::new());
-        Writer { vocabulary, lines, names, named, bytes: 0, budget }
+        Writer { vocabulary, lines, names, named, bytes: 0, budget, left: Left::default() }
     }
 
     /// An error if the time is up.
@@ -98,7 +101,8 @@ impl Writer {
     }
 
     /// The whole text, which begins with `start`.
-    pub fn finish(self, start: &str) -> Result<String, GrammarError> {
+    pub fn finish(mut self, start: &str) -> Result<String, GrammarError> {
+        self.bytes = self.bytes.saturating_add(start.len());
         if self.bytes > self.budget.bytes {
             return Err(GrammarError::TooLarge {
                 place: "grammar".to_owned(),
