@@ -10,6 +10,7 @@ use crate::ids::random;
 use crate::turn::Params;
 use engine::Sampling;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Below this a temperature is greedy: the quotient of two logits would leave the range of f32.
 const GREEDY_BELOW: f32 = 1e-6;
@@ -22,6 +23,8 @@ const MOST_STOP_TOKENS: usize = 256;
 const MOST_BIASED: usize = 1024;
 /// Longest name of a request.
 const RID_BYTES: usize = 256;
+/// Longest salt.
+const SALT_BYTES: usize = 256;
 /// Most alternatives that are reported for a token.
 pub(crate) const MOST_LOGPROBS: i64 = 20;
 /// Most answers to one prompt.
@@ -47,6 +50,8 @@ pub(crate) fn params(app: &App, fields: Fields<'_>, names: ParamNames) -> Result
         max_tokens = max_tokens.or(fields.whole(name, 0)?.map(|n| (*name, n)));
     }
     Ok(Params {
+        salt: salt(fields)?,
+        priority: priority(fields)?,
         sampling: sampling(app, fields)?,
         max_tokens: max_tokens.map(|(_, n)| usize::try_from(n).unwrap_or(usize::MAX)),
         min_tokens: fields.whole("min_tokens", 0)?.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)),
@@ -77,6 +82,21 @@ pub(crate) fn at_most(name: &str, what: &str, found: usize, most: usize) -> Resu
     }
     let message = format!("`{name}` has {found} {what}, at most {most} are allowed; send fewer");
     Err(ApiError::field(name, "invalid_value", message))
+}
+
+/// Requests with different salts share no cached work, so that none can tell from its speed what another has asked.
+fn salt(fields: Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
+    let Some(salt) = fields.string("cache_salt")? else { return Ok(None) };
+    match (1..=SALT_BYTES).contains(&salt.len()) {
+        true => Ok(Some(salt.into())),
+        false => Err(fields.outside("cache_salt", "a text of 1 to 256 bytes")),
+    }
+}
+
+/// More goes first, where the server's policy looks at it.
+fn priority(fields: Fields<'_>) -> Result<i32, ApiError> {
+    let priority = fields.whole("priority", i64::from(i32::MIN))?.unwrap_or(0);
+    i32::try_from(priority).map_err(|_| fields.outside("priority", "from -2147483648 to 2147483647"))
 }
 
 fn sampling(app: &App, fields: Fields<'_>) -> Result<Sampling, ApiError> {

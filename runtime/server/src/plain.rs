@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::fields::{token_id, wrong_type};
 use crate::ids::word;
 use crate::turn::{FieldNames, Following, Format, Params, Plan, Reading, compiled};
-use engine::{Constraint, PromptScores, Request};
+use engine::{Constraint, Namespace, PromptScores, Request};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -101,6 +101,8 @@ fn choice(
         max_tokens: app.answer_tokens(Some(asked), prompt.ids.len()),
         min_tokens: params.min_tokens,
         sampling,
+        namespace: Namespace { adapter: None, salt: params.salt.clone() },
+        priority: params.priority,
         stop: params.stop_tokens.clone(),
         constraint: following.map(|one| Box::new(one) as Box<dyn Constraint>),
         prompt_scores,

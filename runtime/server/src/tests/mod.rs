@@ -14,6 +14,7 @@ mod life;
 mod limits;
 mod messages;
 mod messages_errors;
+mod pressure;
 mod reports;
 mod responses;
 mod responses_calls;

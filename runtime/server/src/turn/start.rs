@@ -9,7 +9,7 @@ use super::request::{ToolChoice, TurnRequest};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::ids::word;
-use engine::{Constraint, Request};
+use engine::{Constraint, Namespace, Request};
 use serde_json::Value;
 use std::sync::Arc;
 use text::response::{Held, ParseOptions, ResponseParser, Tools};
@@ -104,6 +104,8 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
                 max_tokens: app.answer_tokens(params.max_tokens, given.ids.len()),
                 min_tokens: params.min_tokens,
                 sampling,
+                namespace: Namespace { adapter: None, salt: params.salt.clone() },
+                priority: params.priority,
                 stop: params.stop_tokens.clone(),
                 constraint: following.as_mut().and_then(Iterator::next).map(|one| Box::new(one) as Box<dyn Constraint>),
                 ..Request::default()
