@@ -5,7 +5,7 @@
 //! the window and the cached rows, so chunks, batches and threads cannot change its bits. A windowed kind looks at
 //! the pages of its window only.
 
-use super::block::{BLOCK, Carried, LANES, STRIDE, Scores, Softmax, Values};
+use super::block::{BLOCK, Carried, Finish, LANES, STRIDE, Scores, Softmax, Turn, Values};
 use super::nest::Shape;
 use super::{KernelResult, Launching};
 use crate::cache::{Pool, Side};
@@ -17,7 +17,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 /// Query rows that share the loading of a block.
-const TILE: usize = 32;
+const TILE: usize = 64;
+
+/// Rows of which a thread takes so many at once.
+const PARALLEL_ROWS: usize = 32;
 
 /// Products of queries and keys below this number are not worth waking a thread (some fifty microseconds' work).
 const PARALLEL_PRODUCTS: usize = 1 << 19;
@@ -79,14 +82,15 @@ impl Attend {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });
-        } else if count < TILE {
+        } else if count < PARALLEL_ROWS {
             out.par_chunks_mut(group).enumerate().for_each(|(i, out)| {
                 let (row, head) = (i / self.kv_heads, i % self.kv_heads);
                 job.tile(row..row + 1, head..head + 1, out);
             });
         } else {
-            out.par_chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
-                job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
+            out.par_chunks_mut(PARALLEL_ROWS * row).enumerate().for_each(|(i, out)| {
+                let first = i * PARALLEL_ROWS;
+                job.tile(first..(first + PARALLEL_ROWS).min(count), 0..self.kv_heads, out);
             });
         }
         Ok(())
@@ -188,10 +192,7 @@ impl Job<'_> {
             out[i * stride + at..i * stride + at + group].fill(0.0);
             let q_at = (row * self.kernel.kv_heads + head) * group;
             let q = self.q.numbers(q_at, group, &mut scratch.wide);
-            let queries = &mut scratch.q[i * group..(i + 1) * group];
-            for (h, q) in q.chunks_exact(width).enumerate() {
-                queries.chunks_exact_mut(heads).zip(q).for_each(|(element, q)| element[h] = *q);
-            }
+            scratch.q[i * group..(i + 1) * group].copy_from_slice(q);
         }
         for block in (from / BLOCK * BLOCK..to).step_by(BLOCK) {
             let loaded = block.max(from)..(block + BLOCK).min(to);
@@ -206,6 +207,7 @@ impl Job<'_> {
                 let carried = &mut carried[i * heads..(i + 1) * heads];
                 arch.dispatch(Scores {
                     q: &scratch.q[i * group..(i + 1) * group],
+                    width,
                     k: &scratch.k[first..],
                     keys: keys.len(),
                     scale: self.scale,
@@ -222,18 +224,9 @@ impl Job<'_> {
                 });
             }
         }
-        for (i, carried) in carried.iter().enumerate() {
-            let at = i / heads * stride + at + i % heads * width;
-            let out = &mut out[at..at + width];
-            match self.sink_scores.get(head * heads + i % heads) {
-                None => out.iter_mut().for_each(|x| *x /= carried.sum),
-                Some(sink) => {
-                    let max = numerics::max_f32(carried.max, *sink);
-                    let kept = numerics::exp(carried.max - max);
-                    let sum = carried.sum * kept + numerics::exp(*sink - max);
-                    out.iter_mut().for_each(|x| *x = *x * kept / sum);
-                }
-            }
+        let sinks = self.sink_scores.get(head * heads..(head + 1) * heads).unwrap_or_default();
+        for (i, carried) in carried.chunks_exact(heads).enumerate() {
+            arch.dispatch(Finish { width, carried, sinks, out: &mut out[i * stride + at..][..group] });
         }
         scratch.carried = carried;
     }
@@ -251,9 +244,8 @@ impl Job<'_> {
             let width = self.kernel.width;
             let rows = &mut scratch.rows[..count.min(BLOCK) * width];
             self.pool.load(page, self.slot, token, count, head, Side::Key, rows);
-            for (j, key) in rows.chunks_exact(width).enumerate() {
-                key.iter().enumerate().for_each(|(e, x)| scratch.k[e * STRIDE + position - positions.start + j] = *x);
-            }
+            let at_key = position - positions.start;
+            pulp::Arch::new().dispatch(Turn { keys: rows, width, at: at_key, k: &mut scratch.k });
             self.pool.load(page, self.slot, token, count, head, Side::Value, &mut scratch.v[at..]);
             position += count;
         }

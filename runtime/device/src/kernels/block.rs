@@ -45,8 +45,10 @@ fn together(left: usize) -> usize {
 
 /// Queries against keys. A few heads share the loading of keys; no head's numbers depend on another's.
 pub(crate) struct Scores<'a> {
-    /// Element by element: element e of head h at `e * heads + h`.
+    /// Head after head.
     pub q: &'a [f32],
+    /// Elements of a head.
+    pub width: usize,
     /// Keys, element by element: element e of key j at `e * STRIDE + j`. At least [`LANES`] numbers follow the last key.
     pub k: &'a [f32],
     pub keys: usize,
@@ -92,11 +94,16 @@ impl Scores<'_> {
     /// `H` heads and `N` vectors of keys from key `at` on: all totals stay in registers.
     #[inline(always)]
     fn of_keys<S: Simd, const H: usize, const N: usize>(&mut self, simd: S, first: usize, at: usize) {
+        let width = self.width;
         let mut totals = [[simd.splat_f32s(0.0); N]; H];
-        for (q, k) in self.q.chunks_exact(self.heads).zip(self.k.chunks(STRIDE)) {
-            let (q, k) = (&q[first..first + H], S::as_simd_f32s(&k[at..at + N * S::F32_LANES]).0);
-            for (totals, q) in totals.iter_mut().zip(q) {
-                let q = simd.splat_f32s(*q);
+        let mut queries: [&[f32]; H] = [&[]; H];
+        for (h, q) in queries.iter_mut().enumerate() {
+            *q = &self.q[(first + h) * width..][..width];
+        }
+        for (e, k) in self.k.chunks(STRIDE).take(width).enumerate() {
+            let k = S::as_simd_f32s(&k[at..at + N * S::F32_LANES]).0;
+            for (totals, q) in totals.iter_mut().zip(&queries) {
+                let q = simd.splat_f32s(q[e]);
                 for (total, k) in totals.iter_mut().zip(k) {
                     *total = simd.mul_add_f32s(q, *k, *total);
                 }
@@ -255,6 +262,71 @@ impl Values<'_> {
             for (out, total) in S::as_mut_simd_f32s(out).0.iter_mut().zip(totals) {
                 *out = total;
             }
+        }
+    }
+}
+
+/// Weighed values divided by the sums of their weights.
+pub(crate) struct Finish<'a> {
+    /// Elements of a head.
+    pub width: usize,
+    /// One for each head.
+    pub carried: &'a [Carried],
+    /// One more score for each head, of a row without value; empty if there is none.
+    pub sinks: &'a [f32],
+    /// Head after head.
+    pub out: &'a mut [f32],
+}
+
+impl WithSimd for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Finish { width, carried, sinks, out } = self;
+        for (h, (out, carried)) in out.chunks_exact_mut(width).zip(carried).enumerate() {
+            match sinks.get(h) {
+                None => out.iter_mut().for_each(|x| *x /= carried.sum),
+                Some(sink) => {
+                    let max = numerics::max_f32(carried.max, *sink);
+                    let kept = numerics::exp(carried.max - max);
+                    let sum = carried.sum * kept + numerics::exp(*sink - max);
+                    out.iter_mut().for_each(|x| *x = *x * kept / sum);
+                }
+            }
+        }
+    }
+}
+
+/// Numbers of a page's keys that are laid out together.
+const TOGETHER: usize = 16;
+
+/// Keys, one after the other, laid out as [`Scores::k`] has them, from its key `at` on.
+pub(crate) struct Turn<'a> {
+    pub keys: &'a [f32],
+    /// Elements of a head.
+    pub width: usize,
+    pub at: usize,
+    pub k: &'a mut [f32],
+}
+
+impl WithSimd for Turn<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Turn { keys, width, at, k } = self;
+        let mut done = 0;
+        for keys in keys.chunks_exact(TOGETHER * width) {
+            for (e, k) in k.chunks_mut(STRIDE).take(width).enumerate() {
+                if let Some(k) = k[at + done..].first_chunk_mut::<TOGETHER>() {
+                    *k = std::array::from_fn(|j| keys[j * width + e]);
+                }
+            }
+            done += TOGETHER;
+        }
+        for (j, key) in keys.chunks_exact(width).enumerate().skip(done) {
+            key.iter().enumerate().for_each(|(e, x)| k[e * STRIDE + at + j] = *x);
         }
     }
 }
