@@ -347,7 +347,7 @@ def main():
     if "decode" in which:
         attention(code, kernels, [(c, s, 1) for c in (512, 8192, 65536) for s in (1, 8, 32)], "Decode")
     if "prompt" in which:
-        attention(code, kernels, [(4096, 1, 4096), (16384, 1, 16384)], "Prefill")
+        attention(code, kernels, [(4096, 1, 4096), (16384, 1, 16384)], "Prompt")
     json.dump(RESULTS, open(out, "w"), indent=1)
 
 

@@ -67,6 +67,63 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
   }
   static DEVICE int lowest(int a, int b) { return a < b ? a : b; }
 
+  // Scores of 8 TILES keys become weights; what was summed is to be scaled by `kept`, to the largest score so far.
+  template <int TILES> DEVICE void weigh_only(float (&s)[TILES][4], int base, int of, bool clear, float scale, float (&scaled)[2]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = s[n][e] * scale;
+    if (!clear) {
+#pragma unroll
+      for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = base + n * 8 + lane % 4 * 2 + e % 2, r = e / 2;
+          if (key < first[r] || key > last[r] || sequence[r] != of) s[n][e] = nothing_larger();
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float highest = most[r];
+#pragma unroll
+      for (int n = 0; n < TILES; ++n) highest = maximum(highest, maximum(s[n][r * 2], s[n][r * 2 + 1]));
+      highest = maximum(highest, shuffle_xor(highest, 1));
+      highest = maximum(highest, shuffle_xor(highest, 2));
+      // Where no key was seen yet, every weight is 2 to the power of minus infinity.
+      const float from = highest == nothing_larger() ? 0.0f : highest;
+      scaled[r] = two_to(most[r] - from);
+      most[r] = highest;
+      float sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[n][r * 2 + e];
+          x = two_to(x - from);
+          sum += x;
+        }
+      total[r] = fused(total[r], scaled[r], sum);
+    }
+  }
+  template <int TILES> DEVICE void weigh(float (&s)[TILES][4], int base, int of, bool clear, float scale) {
+    float kept[2];
+    weigh_only<TILES>(s, base, of, clear, scale, kept);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[j][e] = o[j][e] * kept[e / 2];
+  }
+  // Weights of 16 keys as two numbers each, in the order in which an instruction takes them.
+  static DEVICE void halves(u32 (&high)[4], u32 (&low)[4], const float (&first)[4], const float (&second)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float a = i < 2 ? first[i * 2] : second[i * 2 - 4], b = i < 2 ? first[i * 2 + 1] : second[i * 2 - 3];
+      high[i] = bf16_pair(a, b);
+      low[i] = bf16_pair(a - from_bits(high[i] << 16), b - from_bits(high[i] & 0xffff0000u));
+    }
+  }
+
   // The next KEYS keys of a sequence, the first at position `base`; `scale` turns a product into a power of two.
   template <int KEYS> DEVICE void take(const bf16* keys, const bf16* values, int base, int of, float scale) {
     if (base > some_last || base + KEYS <= some_first) return;
@@ -86,51 +143,11 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
         multiply_matrices(s[n * 2], q[k], b[0], b[1]);
         multiply_matrices(s[n * 2 + 1], q[k], b[2], b[3]);
       }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float highest = nothing_larger();
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s[n][r * 2 + e];
-          x = x * scale;
-          if (!clear) {
-            const int key = base + n * 8 + lane % 4 * 2 + e;
-            if (key < first[r] || key > last[r] || sequence[r] != of) x = nothing_larger();
-          }
-          highest = x > highest ? x : highest;
-        }
-      highest = maximum(highest, shuffle_xor(highest, 1));
-      highest = maximum(highest, shuffle_xor(highest, 2));
-      highest = maximum(highest, most[r]);
-      const bool none = highest == nothing_larger();
-      const float kept = none ? 1.0f : two_to(most[r] - highest);
-      most[r] = highest;
-      total[r] = total[r] * kept;
-#pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
-        o[j][r * 2] = o[j][r * 2] * kept;
-        o[j][r * 2 + 1] = o[j][r * 2 + 1] * kept;
-      }
-#pragma unroll
-      for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s[n][r * 2 + e];
-          x = none ? 0.0f : two_to(x - highest);
-          total[r] += x;
-        }
-    }
+    weigh<KEYS / 8>(s, base, of, clear, scale);
 #pragma unroll
     for (int k = 0; k < KEYS / 16; ++k) {
       u32 high[4], low[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float a = s[k * 2 + i / 2][i % 2 * 2], b = s[k * 2 + i / 2][i % 2 * 2 + 1];
-        high[i] = bf16_pair(a, b);
-        low[i] = bf16_pair(a - from_bits(high[i] << 16), b - from_bits(high[i] & 0xffff0000u));
-      }
+      halves(high, low, s[k * 2], s[k * 2 + 1]);
 #pragma unroll
       for (int j = 0; j < D / 16; ++j) {
         u32 b[4];
@@ -151,7 +168,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
       total[r] += shuffle_xor(total[r], 2);
     }
   }
-  static DEVICE float maximum(float a, float b) { return a > b ? a : b; }
+  static DEVICE float maximum(float a, float b) { return larger_number(a, b); }
 };
 
 constexpr float LOG2_E = 1.44269504f;

@@ -63,6 +63,7 @@ inline Lane lanes[1024];
 inline std::vector<Tile> tiles;
 inline Index block, grid;
 inline int threads, current;
+inline bool backwards;  // the order in which threads have their turns
 inline u64 progress;
 inline ucontext_t scheduler;
 inline jmp_buf scheduler_place;
@@ -119,6 +120,7 @@ inline void bring(const Tile& t) {
     }
   Barrier& b = barrier(t.barrier);
   b.bytes -= (i64)t.map->box_rows * t.map->box_columns * 2;
+  if (b.bytes < 0) fault("more bytes at a barrier than it expects");
   settle(b);
 }
 inline void copy(const Copy& c) {
@@ -156,11 +158,12 @@ inline void run_block() {
   for (bool live = true; live;) {
     live = false;
     const u64 before = progress;
-    for (current = 0; current < threads; ++current)
-      if (!fibers[current].done) {
-        live = true;
-        resume(fibers[current]);
-      }
+    for (int turn = 0; turn < threads; ++turn) {
+      current = backwards ? threads - 1 - turn : turn;
+      if (fibers[current].done) continue;
+      live = true;
+      resume(fibers[current]);
+    }
     current = 0;
     const std::vector<Tile> brought = std::move(tiles);
     tiles.clear();
@@ -220,6 +223,7 @@ DEVICE u16 bf16_bits(float x) {
   return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 DEVICE u32 bf16_pair(float low, float high) { return (u32)bf16_bits(low) | (u32)bf16_bits(high) << 16; }
+DEVICE float larger_number(float a, float b) { return std::fmax(a, b); }
 DEVICE float two_to(float x) { return std::exp2(x); }
 DEVICE float shuffle_xor(float x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
 DEVICE double shuffle_xor(double x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
@@ -335,3 +339,30 @@ template <int R> DEVICE void multiply_tiles(float (&d)[R], u64 a, u64 b, int add
     }
   });
 }
+DEVICE u64 turned_tile_of(u32 address) { return (u64)((address & 0x3FFFF) >> 4) | (512ull << 16) | (64ull << 32) | (1ull << 62); }
+DEVICE float turned_element(u64 tile, int n, int k) {
+  const u32 at = (u32)(tile & 0x3fff) * 16 + n / 64 * (u32)((tile >> 16 & 0x3fff) * 16) + k / 8 * (u32)((tile >> 32 & 0x3fff) * 16) + k % 8 * 128 + n % 64 * 2;
+  model::check(at, 2);
+  u16 bits;
+  memcpy(&bits, model::matrix_view.data() + model::swizzled(at), 2);
+  return from_bits((u32)bits << 16);
+}
+template <int R, class Element> void multiply_registers(float (&d)[R], const u32 (&a)[4], u64 b, int add, Element element) {
+  const int lane = model::thread() & 31;
+  const model::Lane own = {{a[0], a[1], a[2], a[3], 0, 0, 0, 0}};
+  const model::Lane* all = model::of_warp(own);
+  std::vector<float> left(32);  // rows g and g + 8, 16 elements each
+  for (int row = 0; row < 2; ++row)
+    for (int k = 0; k < 16; ++k) left[row * 16 + k] = half_of(all[lane / 4 * 4 + k % 8 / 2].words[row + k / 8 * 2], k % 2);
+  model::warp_done();
+  float* to = d;
+  model::own().products.back().push_back([=] {
+    for (int i = 0; i < R; ++i) {
+      float sum = add ? to[i] : 0.0f;
+      for (int k = 0; k < 16; ++k) sum += left[i % 4 / 2 * 16 + k] * element(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+      to[i] = sum;
+    }
+  });
+}
+template <int R> void multiply_rows(float (&d)[R], const u32 (&a)[4], u64 b, int add) { multiply_registers(d, a, b, add, matrix_element); }
+template <int R> void multiply_rows_turned(float (&d)[R], const u32 (&a)[4], u64 b, int add) { multiply_registers(d, a, b, add, turned_element); }

@@ -34,6 +34,8 @@ DEVICE u32 bf16_pair(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+// The larger of two numbers, and the number where one is none.
+DEVICE float larger_number(float a, float b) { return fmaxf(a, b); }
 // 2 to the power x, with a relative error below 2^-22; for sums that have no order of their own.
 DEVICE float two_to(float x) {
   float y;
@@ -151,6 +153,19 @@ PRODUCT_OF(32, 16, 16, 17, 18)
 PRODUCT_OF(64, 32, 32, 33, 34)
 PRODUCT_OF(128, 64, 64, 65, 66)
 PRODUCT_OF(256, 128, 128, 129, 130)
+// The same with A in registers, as the warp's instruction has it: 16 rows for each warp. Where B is turned, its rows along k have N
+// elements side by side: 64 in a tile, tiles of 64 rows behind each other.
+DEVICE u64 turned_tile_of(u32 address) { return (u64)((address & 0x3FFFF) >> 4) | (512ull << 16) | (64ull << 32) | (1ull << 62); }
+#define PRODUCT_OF_ROWS(NAME, N, R, A0, A1, A2, A3, B, P, TURNED)                                                                       \
+  DEVICE void NAME(float (&d)[R], const u32 (&a)[4], u64 b, int add) {                                                                  \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #P ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS_##R "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3     \
+                 "}, %" #B ", p, 1, 1, " #TURNED "; }"                                                                                  \
+                 : OUT_##R(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                       \
+  }
+PRODUCT_OF_ROWS(multiply_rows, 64, 32, 32, 33, 34, 35, 36, 37, 0)
+PRODUCT_OF_ROWS(multiply_rows_turned, 64, 32, 32, 33, 34, 35, 36, 37, 1)
+PRODUCT_OF_ROWS(multiply_rows_turned, 128, 64, 64, 65, 66, 67, 68, 69, 1)
 #endif
 
 DEVICE float round_bf16(float x) { return from_bits((u32)bf16_bits(x) << 16); }

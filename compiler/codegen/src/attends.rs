@@ -9,8 +9,8 @@ use std::fmt::Write;
 
 /// Threads of a block that decodes.
 const DECODE_THREADS: u64 = 128;
-/// Threads of a block of a prompt.
-const PROMPT_THREADS: u64 = 256;
+/// Threads of a block of a prompt, without and with matrix units of warpgroups.
+const PROMPT_THREADS: [u64; 2] = [256, 384];
 /// Keys that the warps of a decoding block take in one round.
 const ROUND: u64 = 64;
 /// Most parts of a context.
@@ -116,15 +116,22 @@ fn decode(core: &Core<'_>, shape: &Shape<'_>, of: &Decoding, axis: &str, params:
 }
 
 fn prefill(core: &Core<'_>, shape: &Shape<'_>, axis: &str, params: Vec<Param>) -> Draft {
-    let mut text = core.header("attend_tiles.cuh");
-    let _ = writeln!(text, "using Core = Prefill<{}>;", shape.numbers());
+    // Tiles of warpgroups are 64 elements wide; rings of two stages of 64 keys and values there, of five here.
+    let elements = shape.layout.head_elements;
+    let by_warpgroups = core.machine.has_warpgroups && elements % 64 == 0;
+    let (template, name, bytes) = match by_warpgroups {
+        true => ("attend_prompt.cuh", "Prompt", 5 * (2 * 64 * elements * 2 + 16)),
+        false => ("attend_tiles.cuh", "Prefill", 2 * 2 * 64 * shape.pitch() * 2),
+    };
+    let threads = PROMPT_THREADS[usize::from(by_warpgroups)];
+    let mut text = core.header(template);
+    let _ = writeln!(text, "using Core = {name}<{}>;", shape.numbers());
     signature(core, shape, &mut text, ("", ""));
-    let bytes = 2 * 2 * 64 * shape.pitch() * 2;
-    let _ = writeln!(text, "static_assert(Core::THREADS == {PROMPT_THREADS} && Core::SHARED == {bytes}, \"a block\");");
+    let _ = writeln!(text, "static_assert(Core::THREADS == {threads} && Core::SHARED == {bytes}, \"a block\");");
     let kv_heads = shape.heads / shape.share.max(1);
     let rows = Blocks { rows: Some(axis.to_owned()), factor: shape.share, per_block: PROMPT_ROWS };
     let grid = [rows, Blocks { rows: None, factor: kv_heads, per_block: 1 }];
-    let mut draft = core.unit(text, PROMPT_THREADS, grid, params);
+    let mut draft = core.unit(text, threads, grid, params);
     draft.unit.dynamic_bytes = bytes as u32;
     draft.unit.stem += "_prompt";
     draft.variants = vec![ir::Variant::Prefill, ir::Variant::Only];
