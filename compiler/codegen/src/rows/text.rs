@@ -209,7 +209,7 @@ impl Kernel<'_> {
     }
 
     fn write(&mut self, stages: &[Stage]) -> Result<RowKernel, String> {
-        let mut body = String::new();
+        let mut body = "  wait_for_earlier();\n".to_owned();
         let (axis, factor) = self.rows_text(&mut body)?;
         for (number, stage) in stages.iter().enumerate() {
             match stage {
