@@ -89,10 +89,10 @@ fn run(engine: &mut Engine<Box<dyn Executor>>, apart: usize) -> (Vec<Vec<u32>>, 
         ids.push(engine.submit(request).expect("a request that fits"));
         if apart > 0 && i % 7 == 0 {
             let id = engine.submit(leaver).expect("a request that fits");
-            (0..i % 3).for_each(|_| drop(engine.step()));
+            (0..i % 3).for_each(|_| _ = engine.step());
             engine.abort(id);
         }
-        (0..apart).for_each(|_| drop(engine.step()));
+        (0..apart).for_each(|_| _ = engine.step());
         answers.take(engine);
     }
     while engine.step() != Progress::Idle {

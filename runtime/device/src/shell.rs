@@ -7,7 +7,7 @@ use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput,
 use indexmap::IndexMap;
 
 /// A way of running steps.
-pub(crate) trait Runs {
+pub trait Runs {
     /// Runs one step to its end.
     fn run(
         &mut self,
