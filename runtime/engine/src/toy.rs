@@ -151,10 +151,11 @@ impl Toy {
     fn check_windows(&self, step: &Step, pages: &[u32], position: usize, history: &[u32]) -> Result<(), String> {
         for kind in 0..self.facts.kv.len() {
             let Some(window) = self.facts.kv[kind].window else { continue };
-            for at in (position + 1).saturating_sub(window as usize)..=position {
+            let from = (position + 1).saturating_sub(window as usize);
+            for (at, known) in history.iter().enumerate().take(position + 1).skip(from) {
                 let token = self.cache[kind][self.place(step, pages, kind, at)?];
-                if token != history[at] as i32 {
-                    return Err(format!("position {at} of kind {kind} holds {token}, not {}", history[at]));
+                if token != *known as i32 {
+                    return Err(format!("position {at} of kind {kind} holds {token}, not {known}"));
                 }
             }
         }

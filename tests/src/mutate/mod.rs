@@ -54,8 +54,11 @@ pub fn sources() -> PathBuf {
     crate::root().join("runtime/engine/src")
 }
 
+/// Files by name, with their text.
+type Files = Vec<(String, String)>;
+
 /// All mutants in order, and the files with switches in them.
-pub fn mutants() -> Result<(Vec<Mutant>, Vec<(String, String)>), String> {
+pub fn mutants() -> Result<(Vec<Mutant>, Files), String> {
     let (mut all, mut files) = (Vec::new(), Vec::new());
     for file in MUTATED {
         let path = sources().join(file);

@@ -68,16 +68,15 @@ mod tests {
         }
         // Whoever changes what is kept, evicted, moved or preempted sees it here, and means it.
         let expected = Outcome {
-            steps: 0,
-            rows: 0,
-            requests: 0,
-            cached_tokens: 0,
-            preempted: 0,
-            forked: 0,
-            evicted: 0,
-            moved: 0,
-            backed_up: 0,
-            loaded: 0,
+            steps: 357_361,
+            requests: 26_862,
+            cached_tokens: 199_312,
+            preempted: 2_242,
+            forked: 2_043,
+            evicted: 141_521,
+            moved: 38_366,
+            backed_up: 43_500,
+            loaded: 1_971,
         };
         assert_eq!(sum, expected);
     }

@@ -27,8 +27,6 @@ const STEP_NS: f64 = 5_000.0;
 pub struct Outcome {
     /// Calls of [`Engine::step`].
     pub steps: u64,
-    /// Rows that were computed.
-    pub rows: u64,
     /// Requests that ended.
     pub requests: u64,
     /// Tokens of prompts that were cached.
@@ -51,7 +49,6 @@ impl Outcome {
     /// Adds another script's.
     pub fn add(&mut self, other: &Outcome) {
         self.steps += other.steps;
-        self.rows += other.rows;
         self.requests += other.requests;
         self.cached_tokens += other.cached_tokens;
         self.preempted += other.preempted;
@@ -367,7 +364,9 @@ impl Run {
             return Err(format!("no rest after {PATIENCE} steps: {waiting} wait, {running} run"));
         }
         let (kv, counts) = (scheduler.kv(), scheduler.counts());
-        self.outcome.rows = counts.rows;
+        if kv.free_pages() != kv.total_pages() {
+            return Err(format!("{} of {} pages can be had and nobody holds any", kv.free_pages(), kv.total_pages()));
+        }
         self.outcome.preempted = counts.preempted;
         self.outcome.forked = counts.forked;
         self.outcome.evicted = kv.evicted_pages();

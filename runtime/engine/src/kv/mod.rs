@@ -263,8 +263,7 @@ impl Kv {
         for (i, page) in held.iter().enumerate().filter_map(|(i, p)| p.map(|p| (i, p))) {
             for k in 0..self.pages.kinds() {
                 let loaded = loads.iter().any(|l| l.page == page && l.kind == k);
-                if self.pages.window(k).is_some() && i >= window_from[k] && (loaded || self.tree.has_window(path[i], k))
-                {
+                if self.keeps(window_from, k, i) && (loaded || self.tree.has_window(path[i], k)) {
                     self.pages.release_window(k, page);
                 }
             }
@@ -446,11 +445,11 @@ impl Kv {
             if self.tree.page(id) != Some(table.pages[i]) && !self.share(id, table, i) {
                 return;
             }
-            for k in 0..self.pages.kinds() {
+            for (k, from) in window_from.iter().enumerate() {
                 let is_window = self.pages.window(k).is_some();
                 // The windows of a boundary are worth keeping only if they reach it from where they begin.
-                let reaches = table.window_from[k] <= window_from[k];
-                if is_window && reaches && i >= window_from[k] {
+                let reaches = table.window_from[k] <= *from;
+                if is_window && reaches && i >= *from {
                     self.tree.keep_window(id, k, &mut self.pages);
                 }
                 if !is_window || self.tree.has_window(id, k) {
@@ -555,9 +554,8 @@ impl Kv {
         for table in tables {
             for (i, page) in table.pages.iter().enumerate() {
                 holders[*page as usize] += 1;
-                for k in 0..self.pages.kinds() {
-                    let held = self.pages.window(k).is_some() && i >= table.window_from[k];
-                    windows[k][*page as usize] += u32::from(held);
+                for (k, held) in windows.iter_mut().enumerate() {
+                    held[*page as usize] += u32::from(self.keeps(&table.window_from, k, i));
                 }
             }
         }

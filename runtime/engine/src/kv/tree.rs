@@ -44,8 +44,6 @@ struct Node {
     /// Children with a page on the device, and with one on the host.
     on_device: u32,
     on_host: u32,
-    /// Pages before this one.
-    depth: usize,
     page: Option<VirtualPage>,
     /// By kind: whether the tree holds the window of `page`.
     windows: Vec<bool>,
@@ -280,7 +278,6 @@ impl Tree {
 
     fn grow(&mut self, root: Root, parent: Option<NodeId>, tokens: &[u32]) -> NodeId {
         let tokens: Arc<[u32]> = tokens.into();
-        let depth = parent.and_then(|p| self.node(p)).map_or(0, |p| p.depth + 1);
         let kinds = self.windows.len();
         let node = Node {
             parent,
@@ -289,7 +286,6 @@ impl Tree {
             children: HashMap::new(),
             on_device: 0,
             on_host: 0,
-            depth,
             page: None,
             windows: vec![false; kinds],
             host: vec![None; kinds],

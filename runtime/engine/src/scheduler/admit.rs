@@ -115,7 +115,7 @@ impl Scheduler {
     }
 
     fn try_start(&mut self, mut place: usize) -> Option<usize> {
-        let Some(sequence) = self.waiting.get(place) else { return None };
+        let sequence = self.waiting.get(place)?;
         let id = sequence.id;
         let leader = self.running.iter().position(|s| Some(s.id) == sequence.twin && !s.ended);
         if let Some(at) = leader.filter(|_| sequence.cached.is_none() && self.running.len() < self.most_running())
@@ -123,28 +123,25 @@ impl Scheduler {
         {
             return Some(place);
         }
-        let Some(sequence) = self.waiting.get(place) else { return None };
+        let sequence = self.waiting.get(place)?;
         let mut prefix = self.find(sequence);
         while !self.may_run(place, &prefix) {
             // A lower priority gives way to a higher one.
             let priority = self.waiting.get(place).map_or(i32::MIN, |s| s.request.priority);
-            let Some(at) =
-                self.least(|s| s.request.priority < priority).filter(|_| self.limits.policy == Policy::Priority)
-            else {
-                return None;
-            };
+            let gives_way = self.least(|s| s.request.priority < priority);
+            let at = gives_way.filter(|_| self.limits.policy == Policy::Priority)?;
             self.preempt(at);
             self.sweep_preempted();
             self.still = None;
             self.awaited = Some(id);
             // Whoever gave way may wait before it now.
             place = self.waiting.iter().position(|s| s.id == id).unwrap_or(place);
-            let Some(sequence) = self.waiting.get(place) else { return None };
+            let sequence = self.waiting.get(place)?;
             prefix = self.find(sequence);
         }
         let mut loads = Vec::new();
-        let Some(table) = self.kv.take(&prefix, &mut loads) else { return None };
-        let Some(mut sequence) = self.waiting.remove(place) else { return None };
+        let table = self.kv.take(&prefix, &mut loads)?;
+        let mut sequence = self.waiting.remove(place)?;
         let page_tokens = self.kv.pages().page_tokens();
         let cached = prefix.pages() * page_tokens;
         (sequence.done, sequence.fed, sequence.kept_pages) = (cached, cached, prefix.pages());
