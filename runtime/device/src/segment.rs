@@ -22,6 +22,9 @@ struct Bounds {
     most: usize,
 }
 
+/// Rows at hand where threads share blocks out: enough blocks that one thread that waits is not everybody waiting.
+const PARALLEL_ROWS: usize = 64;
+
 /// Scratch at most: some of it is always in the second-level cache.
 const SCRATCH_BYTES: usize = 3 << 20;
 
@@ -130,7 +133,7 @@ impl Run<'_> {
             // Few rows stay together, so that a kernel alone with them can share out its weight.
             return (if total < ROWS.least * threads { total } else { even(total, near) }, false);
         }
-        (even(total, total.div_ceil(threads).min(near)), true)
+        (even(total, total.div_ceil(threads).min(near).min(PARALLEL_ROWS)), true)
     }
 
     fn block(

@@ -598,6 +598,36 @@ mod tests {
         }
     }
 
+    /// Rows of x picked in any order, some twice, go to their own rows of the result; a result in bf16 is the other one rounded.
+    #[test]
+    fn picked_rows_and_rounded_results_have_the_bits_of_rows_alone() {
+        for (products, n, k) in [(1, 200, 40), (2, 31, 5), (9, 100, 77), (61, 96, 192), (64, 33, 64)] {
+            for halves in [false, true] {
+                let (mut w, x) = (random(3 * n * k, 5), random(23 * k, 6));
+                if halves {
+                    numerics::round_bf16_in_place(&mut w);
+                }
+                let panels = Panels::pack(&w, 3, n, k);
+                let offsets: Vec<usize> = (0..products).map(|i| i * 17 % 23 * k).collect();
+                let mut lots = [Vec::new(), Vec::new(), Vec::new()];
+                (0..products).for_each(|i| lots[i * 5 / 2 % 3].push(i));
+                let runs = || lots.iter().enumerate().map(|(slice, lot)| (slice, &lot[..]));
+                let mut truth = vec![0.0; products * n];
+                for (slice, lot) in runs() {
+                    for i in lot {
+                        let out = Target::F32(&mut truth[i * n..(i + 1) * n]);
+                        multiply(&x[offsets[*i]..][..k], &panels, slice, Terms::Fused, out, false);
+                    }
+                }
+                let (mut found, mut rounded) = (vec![f32::NAN; products * n], vec![0; products * n]);
+                multiply_picked(&x, &panels, Terms::Fused, Target::F32(&mut found), &offsets, runs());
+                multiply_picked(&x, &panels, Terms::Fused, Target::Bf16(&mut rounded), &offsets, runs());
+                assert_eq!(found, truth, "{products} products, n {n}, k {k}");
+                assert!(truth.iter().zip(&rounded).all(|(x, bits)| numerics::bf16_bits(*x) == *bits));
+            }
+        }
+    }
+
     /// Integers up to 15 keep every partial sum exact, so any order gives these bits: a lost or doubled term shows.
     #[test]
     fn small_integers_multiply_exactly() {
