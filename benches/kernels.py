@@ -148,9 +148,10 @@ def dense(code, kernels, counts):
     for start in starts(code):
         kernel = kernels[start["kernel"]]
         numbers = kernel.numbers("Stream")
-        if not numbers or "Dense" not in kernel.text or start["kernel"] in seen:
+        key = (start["kernel"], json.dumps(start.get("buckets")))
+        if not numbers or "Dense" not in kernel.text or key in seen:
             continue
-        seen.add(start["kernel"])
+        seen.add(key)
         columns, k, cuts, granule, tile, _, split = numbers
         copies = max(2, min(8, int(6e8 // (columns * k * 2))))
         weights = [uniform(columns, k) for _ in range(copies)]
@@ -186,9 +187,10 @@ def picked(code, kernels, counts):
     for start in starts(code):
         kernel = kernels[start["kernel"]]
         numbers = kernel.numbers("Stream")
-        if not numbers or "Picked" not in kernel.text or start["kernel"] in groups_seen:
+        key = (start["kernel"], json.dumps(start.get("buckets")))
+        if not numbers or "Picked" not in kernel.text or key in groups_seen:
             continue
-        groups_seen.add(start["kernel"])
+        groups_seen.add(key)
         columns, k, cuts, granule, tile, _, split = numbers
         each = int(re.search(r"Picked\(plan, (\d+)\)", kernel.text).group(1))
         per_row = next(p["picks"]["per_row"] for p in start["params"] if isinstance(p, dict) and "picks" in p)
@@ -345,7 +347,7 @@ def main():
     if "picked" in which:
         picked(code, kernels, [1, 2, 4, 8, 32, 64, 256, 1024, 4096])
     if "decode" in which:
-        attention(code, kernels, [(c, s, 1) for c in (512, 8192, 65536) for s in (1, 8, 32)], "Decode")
+        attention(code, kernels, [(c, s, 1) for c in (512, 8192, 65536) for s in (1, 8, 32) if c * s <= 600_000], "Decode")
     if "prompt" in which:
         attention(code, kernels, [(4096, 1, 4096), (16384, 1, 16384)], "Prompt")
     json.dump(RESULTS, open(out, "w"), indent=1)

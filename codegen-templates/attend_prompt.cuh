@@ -5,7 +5,7 @@
 
 template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Prompt {
   using Tile = Queries<HEADS, SHARE, D, WINDOW, ALL>;
-  static constexpr int THREADS = 384, ROWS = 128, KEYS = 64, STAGES = 5, LAG = 3, LOADERS = 128;
+  static constexpr int THREADS = 384, ROWS = 128, KEYS = 64, STAGES = 5, LAG = 2, LOADERS = 128;
   static constexpr int HALF = KEYS * 128, PART = D / 64 * HALF, STAGE = 2 * PART, BARS_AT = STAGES * STAGE, SHARED = BARS_AT + STAGES * 16;
   static_assert(D % 64 == 0, "tiles of 64 elements");
 
@@ -118,9 +118,18 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Prompt {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
   }
 
-  static DEVICE void score(float (&scores)[KEYS / 2], const Tile& mine, u32 keys) {
+  static DEVICE void score(float (&s)[KEYS / 8][4], const Tile& mine, u32 keys) {
+    float(&scores)[KEYS / 2] = (float(&)[KEYS / 2])s;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) multiply_rows(scores, mine.q[k], tile_of(keys + k / 4 * HALF) + k % 4 * 2, k != 0);
+    products_end();
+  }
+  static DEVICE void sum(float (&o)[D / 2], const u32 (&high)[KEYS / 16][4], const u32 (&low)[KEYS / 16][4], u32 values) {
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; ++k) {
+      multiply_rows_turned(o, high[k], turned_tile_of(values + k * 2048), 1);
+      multiply_rows_turned(o, low[k], turned_tile_of(values + k * 2048), 1);
+    }
     products_end();
   }
 
@@ -135,48 +144,43 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Prompt {
     float o[D / 2];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) o[i] = 0.0f;
-    // Scores of the next tile are under way while those of this one become weights.
+    // While scores of a tile become weights, the values of the tile before are summed. Every row sees at least itself, so there is
+    // a tile.
     Keys tile(Runs(steps, at, first_row, rows));
-    float scores[KEYS / 2], s[KEYS / 8][4];
-    u32 stage = 0, phase = 0;
-    bool more = tile.next();
-    if (more) {
-      barrier_wait(full, 0);
-      products_begin();
-      score(scores, mine, base);
-      wait_for_products<0>();
-    }
-    while (more) {
+    float s[KEYS / 8][4], kept[2];
+    u32 high[KEYS / 16][4], low[KEYS / 16][4];
+    u32 stage = 0, phase = 0, before = 0;
+    tile.next();
+    barrier_wait(full, 0);
+    products_begin();
+    score(s, mine, base);
+    wait_for_products<0>();
+    // Nothing is summed yet that these scores could scale.
+    const bool all_seen = mine.all_sequence == tile.run.sequence && tile.key >= mine.all_first && tile.key + KEYS - 1 <= mine.all_last;
+    mine.template weigh_only<KEYS / 8>(s, tile.key, tile.run.sequence, all_seen, scale, kept);
 #pragma unroll
-      for (int i = 0; i < KEYS / 2; ++i) s[i / 4][i % 4] = scores[i];
-      const int key = tile.key, sequence = tile.run.sequence;
-      const u32 here = stage;
+    for (int k = 0; k < KEYS / 16; ++k) Tile::halves(high[k], low[k], s[k * 2], s[k * 2 + 1]);
+    while (tile.next()) {
+      before = stage;
       if (++stage == STAGES) { stage = 0; phase ^= 1; }
-      more = tile.next();
-      if (more) {
-        barrier_wait(full + stage * 8, phase);
-        products_begin();
-        score(scores, mine, base + stage * STAGE);
-      }
-      const bool clear = mine.all_sequence == sequence && key >= mine.all_first && key + KEYS - 1 <= mine.all_last;
-      float kept[2];
-      mine.template weigh_only<KEYS / 8>(s, key, sequence, clear, scale, kept);
+      barrier_wait(full + stage * 8, phase);
+      products_begin();
+      score(s, mine, base + stage * STAGE);
+      sum(o, high, low, base + before * STAGE + PART);
+      wait_for_products<1>();
+      const bool clear = mine.all_sequence == tile.run.sequence && tile.key >= mine.all_first && tile.key + KEYS - 1 <= mine.all_last;
+      mine.template weigh_only<KEYS / 8>(s, tile.key, tile.run.sequence, clear, scale, kept);
+      wait_for_products<0>();
+      if (threadIdx.x % 128 == 0) barrier_arrive(empty + before * 8);
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) o[i] = o[i] * kept[i % 4 / 2];
-      u32 high[KEYS / 16][4], low[KEYS / 16][4];
 #pragma unroll
       for (int k = 0; k < KEYS / 16; ++k) Tile::halves(high[k], low[k], s[k * 2], s[k * 2 + 1]);
-      const u32 values = base + here * STAGE + PART;
-      products_begin();
-#pragma unroll
-      for (int k = 0; k < KEYS / 16; ++k) {
-        multiply_rows_turned(o, high[k], turned_tile_of(values + k * 2048), 1);
-        multiply_rows_turned(o, low[k], turned_tile_of(values + k * 2048), 1);
-      }
-      products_end();
-      wait_for_products<0>();
-      if (threadIdx.x % 128 == 0) barrier_arrive(empty + here * 8);
     }
+    products_begin();
+    sum(o, high, low, base + stage * STAGE + PART);
+    wait_for_products<0>();
+    if (threadIdx.x % 128 == 0) barrier_arrive(empty + stage * 8);
     mine.end();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -57,7 +57,7 @@ struct Fiber {
 inline std::vector<u8> shared, matrix_view;
 inline std::vector<Fiber> fibers;
 inline std::map<u32, Barrier> barriers;
-inline Meeting block_meeting, named[16], warps[64];
+inline Meeting block_meeting, named[16], warps[64], warpgroups[16];
 struct Lane { u32 words[8]; };
 inline Lane lanes[1024];
 inline std::vector<Tile> tiles;
@@ -142,6 +142,7 @@ inline void run_block() {
   block_meeting = Meeting();
   std::fill(named, named + 16, Meeting());
   std::fill(warps, warps + 64, Meeting());
+  std::fill(warpgroups, warpgroups + 16, Meeting());
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
     f.thread = i;
@@ -312,12 +313,14 @@ DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
 DEVICE u64 tile_of(u32 address) { return (u64)((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62); }
 DEVICE void products_begin() {}
 DEVICE void products_end() { model::own().products.emplace_back(); }
+// Products of a warpgroup end for all of its warps.
 template <int LEFT> DEVICE void wait_for_products() {
   auto& groups = model::own().products;
   while ((int)groups.size() - 1 > LEFT) {
     for (auto& product : groups.front()) product();
     groups.erase(groups.begin());
   }
+  model::meet(model::warpgroups[model::thread() / 128], 128);
 }
 DEVICE float matrix_element(u64 tile, int row, int k) {
   if (tile >> 62 != 1) model::fault("a tile without its swizzle");

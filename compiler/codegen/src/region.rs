@@ -75,6 +75,8 @@ pub struct Maker<'a> {
     leaving: Vec<bool>,
     /// Scratch places of values of this region.
     places: HashMap<ValueId, usize>,
+    /// Row kernels that wait for others to be started with.
+    open: Vec<rows::RowKernel>,
     out: RegionDraft,
 }
 
@@ -92,7 +94,8 @@ pub fn starts(
     }
     let leaving = kernels.leaving();
     let (places, out) = (HashMap::new(), RegionDraft::default());
-    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, out };
+    let mut maker =
+        Maker { module, plan, machine, kernels, region, sorted, leaving, places, open: Vec::new(), out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
     if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
         return Err("data exchanged between ranks".to_owned());
@@ -109,7 +112,9 @@ impl Maker<'_> {
     fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {
         if let Some(core) = anatomy.core {
             self.prologue(anatomy, core)?;
+            self.close();
             self.core(core)?;
+            self.close();
         }
         for strand in &anatomy.strands {
             let mut values = self.with_parts(anatomy, &strand.values);
@@ -144,6 +149,7 @@ impl Maker<'_> {
                 self.rows(values, rows, vec![(*id, Sink::Buffer(Param::Value(*id)))], false)?;
             }
         }
+        self.close();
         Ok(())
     }
 
@@ -337,10 +343,19 @@ impl Maker<'_> {
     }
 
     fn push(&mut self, kernel: rows::RowKernel) {
-        let stem = stem(&self.region.name, "rows");
-        let unit = Unit { text: kernel.text, threads: kernel.threads, dynamic_bytes: 0, stem };
-        let (variants, buckets) = (Vec::new(), None);
-        self.out.starts.push(Draft { unit, variants, buckets, grid: kernel.grid, params: kernel.params });
+        self.open.push(kernel);
+    }
+
+    /// Starts the row kernels that wait: what is computed of one core's result runs side by side.
+    fn close(&mut self) {
+        for parts in rows::grouped(std::mem::take(&mut self.open)) {
+            let stem = stem(&self.region.name, "rows");
+            let threads = parts.iter().map(|p| p.threads).max().unwrap_or(1);
+            let unit = Unit { text: rows::text(&parts), threads, dynamic_bytes: 0, stem };
+            let (variants, buckets, grid) = (Vec::new(), None, rows::grid(&parts));
+            let params = parts.into_iter().flat_map(|p| p.params).collect();
+            self.out.starts.push(Draft { unit, variants, buckets, grid, params });
+        }
     }
 
     /// What a kernel says of itself.

@@ -84,7 +84,7 @@ impl Class {
             // costs what is kept and added again.
             let rounds = units.div_ceil(blocks) * blocks * 100 / units;
             let idle = if units * 4 < blocks * 3 { 9 } else { 1 };
-            rounds * idle + 4 * (n - 1) * (1 + self.rows / 64)
+            rounds * idle + 4 * (n - 1) * (1 + self.rows / 16)
         };
         (1..=most).min_by_key(|n| cost(*n)).unwrap_or(1)
     }
