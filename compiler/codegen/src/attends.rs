@@ -37,7 +37,7 @@ impl Shape<'_> {
     pub fn fits(&self) -> bool {
         let l = self.layout;
         let strides = [l.page_stride, l.layer_stride, l.token_stride, l.head_stride, l.v_offset];
-        l.head_elements % 16 == 0 && l.head_elements <= 128 && strides.iter().all(|s| s % 8 == 0)
+        l.head_elements.is_multiple_of(16) && l.head_elements <= 128 && strides.iter().all(|s| s % 8 == 0)
     }
 
     fn numbers(&self) -> String {
@@ -60,7 +60,12 @@ struct Decoding {
 }
 
 /// The starts of an attention, and the bytes of scratch that they share. `params` are those in front of the scratch.
-pub fn drafts(core: &Core<'_>, shape: &Shape<'_>, params: Vec<Param>, work: usize) -> Result<(Vec<Draft>, u64), String> {
+pub fn drafts(
+    core: &Core<'_>,
+    shape: &Shape<'_>,
+    params: Vec<Param>,
+    work: usize,
+) -> Result<(Vec<Draft>, u64), String> {
     let axis = core.rows_axis().ok_or("an attention without token rows")?;
     let kv_heads = shape.heads / shape.share.max(1);
     let mut seen = BTreeSet::new();
@@ -77,7 +82,7 @@ pub fn drafts(core: &Core<'_>, shape: &Shape<'_>, params: Vec<Param>, work: usiz
         }
         let tiles = (group * shape.share).div_ceil(16);
         let blocks = bucket.tokens.div_ceil(group) * tiles * kv_heads;
-        let rounds = shape.layout.window.map_or(MOST_PARTS, |w| u64::from(w).div_ceil(ROUND));
+        let rounds = shape.layout.window.map_or(MOST_PARTS, |w| w.div_ceil(ROUND));
         let parts = (3 * core.machine.blocks / blocks).clamp(1, rounds.clamp(1, MOST_PARTS));
         let part_bytes = 16 * (shape.layout.head_elements + 2) * 4;
         bytes = bytes.max(if parts > 1 { blocks * parts * part_bytes } else { 0 });
@@ -118,7 +123,7 @@ fn decode(core: &Core<'_>, shape: &Shape<'_>, of: &Decoding, axis: &str, params:
 fn prefill(core: &Core<'_>, shape: &Shape<'_>, axis: &str, params: Vec<Param>) -> Draft {
     // Tiles of warpgroups are 64 elements wide; rings of two stages of 64 keys and values there, of five here.
     let elements = shape.layout.head_elements;
-    let by_warpgroups = core.machine.has_warpgroups && elements % 64 == 0;
+    let by_warpgroups = core.machine.has_warpgroups && elements.is_multiple_of(64);
     let (template, name, bytes) = match by_warpgroups {
         true => ("attend_prompt.cuh", "Prompt", 5 * (2 * 64 * elements * 2 + 16)),
         false => ("attend_tiles.cuh", "Prefill", 2 * 2 * 64 * shape.pitch() * 2),
@@ -135,6 +140,7 @@ fn prefill(core: &Core<'_>, shape: &Shape<'_>, axis: &str, params: Vec<Param>) -
     draft.unit.dynamic_bytes = bytes as u32;
     draft.unit.stem += "_prompt";
     draft.variants = vec![ir::Variant::Prefill, ir::Variant::Only];
-    draft.buckets = Some(Served { axis: axis.to_owned(), least: 0, most: u64::MAX, rows: Some(RowsPerSequence::Ragged) });
+    draft.buckets =
+        Some(Served { axis: axis.to_owned(), least: 0, most: u64::MAX, rows: Some(RowsPerSequence::Ragged) });
     draft
 }

@@ -106,7 +106,6 @@ fn choice(
         stop: params.stop_tokens.clone(),
         constraint: following.map(|one| Box::new(one) as Box<dyn Constraint>),
         prompt_scores,
-        ..Request::default()
     };
     let reading = Reading {
         stops: params.stop_strings.clone(),

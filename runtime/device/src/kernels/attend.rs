@@ -130,7 +130,7 @@ impl Job<'_> {
     fn visible(&self, row: usize) -> Range<usize> {
         let position = self.rows.position[self.first + row];
         let end = if self.kernel.all { self.last[self.of_sequence(row)] } else { position };
-        first_visible(&self.pool.layout, position, self.rows.start)..end + 1
+        first_visible(self.pool.layout, position, self.rows.start)..end + 1
     }
 
     /// Sequence of a row.
