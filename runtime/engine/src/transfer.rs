@@ -70,7 +70,7 @@ impl Transfers {
                     }
                     Outcome::Done => {
                         if scheduler.layer_loaded(at, self.layers.get(load.kind).copied().unwrap_or(0)) {
-                            unlocked.push(load.host);
+                            unlocked.push(load);
                         }
                         if scheduler.next_load(at).is_none() {
                             ends.push((at, true));
@@ -81,7 +81,7 @@ impl Transfers {
             }
         }
         scheduler.kv_mut().host_mut().tally(0, unlocked.len() as u64, 0);
-        unlocked.into_iter().for_each(|host| scheduler.kv_mut().host_mut().unlock(host));
+        unlocked.iter().for_each(|load| scheduler.kv_mut().load_over(load));
         // From the last on, so that the places of those before do not move.
         for (at, is_good) in ends.into_iter().rev() {
             scheduler.loaded(at, is_good);

@@ -68,15 +68,15 @@ mod tests {
         }
         // Whoever changes what is kept, evicted, moved or preempted sees it here, and means it.
         let expected = Outcome {
-            steps: 357_361,
+            steps: 300_974,
             requests: 26_862,
-            cached_tokens: 199_312,
-            preempted: 2_242,
-            forked: 2_043,
-            evicted: 141_521,
-            moved: 38_366,
-            backed_up: 43_500,
-            loaded: 1_971,
+            cached_tokens: 198_998,
+            preempted: 2_239,
+            forked: 2_044,
+            evicted: 141_506,
+            moved: 38_358,
+            backed_up: 45_534,
+            loaded: 1_886,
         };
         assert_eq!(sum, expected);
     }

@@ -17,7 +17,7 @@ const VOCAB: usize = 11;
 /// A token that ends answers.
 const STOP: u32 = 7;
 /// Calls in which everything must come to rest once nothing new arrives.
-const PATIENCE: usize = 60_000;
+const PATIENCE: usize = 200_000;
 /// What a call of the engine takes, and what a step takes besides its rows, in nanoseconds of virtual time.
 const CALL_NS: u64 = 10_000;
 const STEP_NS: f64 = 5_000.0;
@@ -353,6 +353,8 @@ impl Run {
         self.moods.iter().for_each(|m| m.store(0, Ordering::Relaxed));
         let mut rests = false;
         for _ in 0..PATIENCE {
+            // Copies and steps are done at once from here on: what is looked for is an end, not its time.
+            self.engine.executor().clock().advance_by(100 * CALL_NS);
             if self.step()? == Progress::Idle {
                 rests = true;
                 break;

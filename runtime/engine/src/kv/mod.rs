@@ -15,6 +15,7 @@ mod space;
 mod tree;
 
 use crate::{ExecutorFacts, VirtualPage};
+use std::collections::HashSet;
 use std::sync::Arc;
 use tree::{Found, NodeId, Tree};
 
@@ -66,6 +67,8 @@ pub struct Kv {
     host: Host,
     keeps_prefixes: bool,
     dropped: Vec<HostPage>,
+    /// Pages by kind whose memory is bound and not filled yet: their content is on its way from the host.
+    coming: HashSet<(usize, VirtualPage)>,
 }
 
 impl Kv {
@@ -75,7 +78,7 @@ impl Kv {
         // Without memory there is nothing to keep.
         let keeps_prefixes = keeps_prefixes && pages.kinds() > 0;
         let tree = Tree::new(pages.kinds());
-        Ok(Kv { pages, tree, host: Host::default(), keeps_prefixes, dropped: Vec::new() })
+        Ok(Kv { pages, tree, host: Host::default(), keeps_prefixes, dropped: Vec::new(), coming: HashSet::new() })
     }
 
     /// Books of virtual and physical pages.
@@ -247,8 +250,17 @@ impl Kv {
         }
         table.window_from = window_from;
         self.tree.use_path(&path, &self.pages);
-        loads.iter().for_each(|load| self.host.lock(load.host));
+        for load in loads.iter() {
+            self.host.lock(load.host);
+            self.coming.insert((load.kind, load.page));
+        }
         Some(table)
+    }
+
+    /// A page has come from the host, or nobody waits for it any more.
+    pub(crate) fn load_over(&mut self, load: &Load) {
+        self.host.unlock(load.host);
+        self.coming.remove(&(load.kind, load.page));
     }
 
     /// Gives back what a prefix that cannot be had whole had taken already.
@@ -461,12 +473,16 @@ impl Kv {
     }
 
     /// Lets a sequence use the tree's page of the same tokens instead of its own. A window that the tree has lost
-    /// becomes the sequence's. False, and nothing has changed, where that window has other holders too.
+    /// becomes the sequence's. False, and nothing has changed, where that window has other holders too, or where the
+    /// tree's page is still on its way from the host for somebody else.
     fn share(&mut self, id: NodeId, table: &mut PageTable, i: usize) -> bool {
         let (Some(shared), Some(own)) = (self.tree.page(id), table.pages.get(i).copied()) else { return false };
         let held = |k: usize| i >= table.window_from[k];
         let windows: Vec<usize> =
             (0..self.pages.kinds()).filter(|k| self.pages.window(*k).is_some() && held(*k)).collect();
+        if (0..self.pages.kinds()).any(|k| self.coming.contains(&(k, shared))) {
+            return false;
+        }
         let moves = |k: &&usize| self.pages.physical(**k, shared) < 0;
         if windows.iter().filter(moves).any(|k| self.pages.window_holders(*k, own) != 1) {
             return false;

@@ -456,7 +456,7 @@ impl Scheduler {
 /// Gives back everything that a sequence holds.
 fn release(kv: &mut Kv, sequence: &mut Sequence) {
     for load in sequence.loads.drain(..) {
-        kv.host_mut().unlock(load.host);
+        kv.load_over(&load);
     }
     (sequence.loaded_layers, sequence.announced) = (0, false);
     kv.release(&mut sequence.table);
