@@ -60,7 +60,12 @@ struct Decoding {
 }
 
 /// The starts of an attention, and the bytes of scratch that they share. `params` are those in front of the scratch.
-pub fn drafts(core: &Core<'_>, shape: &Shape<'_>, params: Vec<Param>, work: usize) -> Result<(Vec<Draft>, u64), String> {
+pub fn drafts(
+    core: &Core<'_>,
+    shape: &Shape<'_>,
+    params: Vec<Param>,
+    work: usize,
+) -> Result<(Vec<Draft>, u64), String> {
     let axis = core.rows_axis().ok_or("an attention without token rows")?;
     let kv_heads = shape.heads / shape.share.max(1);
     let mut seen = BTreeSet::new();
@@ -135,6 +140,7 @@ fn prefill(core: &Core<'_>, shape: &Shape<'_>, axis: &str, params: Vec<Param>) -
     draft.unit.dynamic_bytes = bytes as u32;
     draft.unit.stem += "_prompt";
     draft.variants = vec![ir::Variant::Prefill, ir::Variant::Only];
-    draft.buckets = Some(Served { axis: axis.to_owned(), least: 0, most: u64::MAX, rows: Some(RowsPerSequence::Ragged) });
+    draft.buckets =
+        Some(Served { axis: axis.to_owned(), least: 0, most: u64::MAX, rows: Some(RowsPerSequence::Ragged) });
     draft
 }

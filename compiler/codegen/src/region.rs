@@ -94,8 +94,7 @@ pub fn starts(
     }
     let leaving = kernels.leaving();
     let (places, out) = (HashMap::new(), RegionDraft::default());
-    let mut maker =
-        Maker { module, plan, machine, kernels, region, sorted, leaving, places, open: Vec::new(), out };
+    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open: Vec::new(), out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
     if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
         return Err("data exchanged between ranks".to_owned());

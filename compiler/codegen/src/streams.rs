@@ -124,7 +124,9 @@ pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>
     let rows = core.bucket_rows(&axis);
     let (mut out, mut bytes) = (Vec::new(), 0);
     for class in classes {
-        let Some(most) = rows.iter().copied().filter(|n| (class.least..=class.most).contains(n)).max() else { continue };
+        let Some(most) = rows.iter().copied().filter(|n| (class.least..=class.most).contains(n)).max() else {
+            continue;
+        };
         let split = class.split(shape, core.machine.blocks);
         bytes = bytes.max(class.work_bytes(shape, most, split));
         let served = Served { axis: axis.clone(), least: class.least, most: class.most, rows: None };

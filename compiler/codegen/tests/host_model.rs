@@ -49,7 +49,8 @@ fn build(harness: &str, templates: &Path, program: &Path) {
     let source = Path::new(MODEL).join(format!("{harness}.cpp"));
     let mut command = Command::new(&compiler);
     command.args(["-O1", "-std=c++17", "-DHOST_MODEL", "-w", "-I"]).arg(templates).arg(source).arg("-o").arg(program);
-    let made = command.output().unwrap_or_else(|e| panic!("a C++ compiler is needed, `{compiler}` does not start: {e}"));
+    let made =
+        command.output().unwrap_or_else(|e| panic!("a C++ compiler is needed, `{compiler}` does not start: {e}"));
     assert!(made.status.success(), "{harness}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
@@ -101,7 +102,13 @@ fn planted_bugs_are_found() {
                     let program = plant(bug, folder.path());
                     build(&bug.harness, folder.path(), &program);
                     let found = run(&program);
-                    assert_eq!(found.is_none(), bug.missed.is_some(), "{} without `{}`: {found:?}", bug.template, bug.from);
+                    assert_eq!(
+                        found.is_none(),
+                        bug.missed.is_some(),
+                        "{} without `{}`: {found:?}",
+                        bug.template,
+                        bug.from
+                    );
                 }
             });
         }

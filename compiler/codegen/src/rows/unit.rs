@@ -28,7 +28,8 @@ pub fn grouped(kernels: Vec<RowKernel>) -> Vec<Vec<RowKernel>> {
 /// The text of a start; its entry is called `@NAME@`.
 pub fn text(parts: &[RowKernel]) -> String {
     let threads = parts.iter().map(|p| p.threads).max().unwrap_or(1);
-    let entry = |signature: &str| format!("extern \"C\" __global__ void __launch_bounds__({threads}) @NAME@({signature}) {{\n");
+    let entry =
+        |signature: &str| format!("extern \"C\" __global__ void __launch_bounds__({threads}) @NAME@({signature}) {{\n");
     if let [only] = parts {
         let RowKernel { head, constants, signature, body, .. } = only;
         return format!("{head}#include \"cache.cuh\"\n\n{constants}{}{body}}}\n", entry(&signature.join(", ")));
@@ -38,7 +39,11 @@ pub fn text(parts: &[RowKernel]) -> String {
     let (mut all, mut calls) = (Vec::new(), String::new());
     for (number, part) in parts.iter().enumerate() {
         let signature = part.signature.join(", ");
-        let _ = writeln!(text, "namespace part{number} {{\n{}DEVICE void run({signature}) {{\n{}}}\n}}", part.constants, part.body);
+        let _ = writeln!(
+            text,
+            "namespace part{number} {{\n{}DEVICE void run({signature}) {{\n{}}}\n}}",
+            part.constants, part.body
+        );
         // A parameter's name is its last word; here it gets the part's number.
         let names = part.signature.iter().map(|s| s.rsplit(' ').next().unwrap_or_default());
         let renamed: Vec<String> = names.map(|n| format!("{n}_{number}")).collect();

@@ -147,6 +147,9 @@ fn times(
         times.push(begin.elapsed().as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);
-    println!("decoding {sequences} sequences behind 64 tokens: {:.0} us a step (median)", times.get(steps / 2).copied().unwrap_or_default());
+    println!(
+        "decoding {sequences} sequences behind 64 tokens: {:.0} us a step (median)",
+        times.get(steps / 2).copied().unwrap_or_default()
+    );
     Ok(())
 }

@@ -4,8 +4,8 @@ use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
 use super::tables::Tables;
 use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
-use std::cell::Cell;
 use ir::{BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
+use std::cell::Cell;
 
 /// Scratch places begin at multiples of this.
 const ALIGN: usize = 256;
