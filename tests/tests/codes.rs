@@ -202,12 +202,13 @@ fn failures_have_one_form() {
     let config = file("config.json", &patched("{ \"rms_norm_eps\": null }"));
     let written = folder.path().join("written.toml").display().to_string();
     let nowhere = folder.path().join("nowhere").display().to_string();
-    let runs: [(&[&str], &str, i32); 8] = [
+    let runs: [(&[&str], &str, i32); 9] = [
         (&["check", &wrong], "B0268", 1),
         (&["check", &nowhere], "B0001", 1),
         (&["check", &right, "--target", "cpu-f23"], "T0101", 1),
         (&["dump", &right, "--target", "cpu", "--stage", "grahp"], "C0004", 1),
-        (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0001", 3),
+        (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0004", 1),
+        (&["compile", &right, "--target", "h200-bf16", "--tunable", "-o", &nowhere], "C0001", 3),
         (&["report", &nowhere], "A0101", 1),
         (&["compile", &right, "--target", "cpu", "--option", "combine=singel", "-o", &nowhere], "C0006", 1),
         (&["import", &config, "-o", &written], "B0247", 1),

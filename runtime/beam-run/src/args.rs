@@ -8,7 +8,7 @@ use crate::score::ScoreArgs;
 use crate::serve::{EndpointArgs, SchedulingArgs};
 use clap::{Args, Parser, Subcommand};
 use device::ExecutorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
@@ -85,6 +85,12 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// What a command with a line of its own wants to run.
+    pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
+        let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
+        ModelArgs { artifact, model, synthetic, executor, narrow, rank_of: None }
+    }
+
     /// Refuses what this build cannot do, before anything is read.
     pub fn supported(&self) -> Result<(), Failure> {
         if let Some(mesh) = &self.rank_of {

@@ -80,7 +80,18 @@ pub fn engine_with(
     limits: Limits,
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
-    let (running, context_tokens) = (limits.running, limits.context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS));
+    let holds = (limits.context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS), limits.running);
+    engine_of(artifact, args, limits, holds, next)
+}
+
+/// The same with a cache for so many sequences of so many tokens.
+pub fn engine_of(
+    artifact: &Artifact,
+    args: &ModelArgs,
+    limits: Limits,
+    (context_tokens, running): (usize, usize),
+    next: &str,
+) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
     let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {

@@ -3,32 +3,18 @@
 use crate::cache::Cache;
 use crate::error::PrepareError;
 use engine::{ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
-use ir::{Plan, RowsPerSequence};
+use ir::Plan;
 use std::collections::VecDeque;
 
-/// Facts for the engine. Limits are those of one bucket, the largest that takes any mixture of rows, so that every step within
-/// them fits.
+/// Facts for the engine.
 pub(crate) fn facts(
     plan: &Plan,
     vocab: usize,
     pool_pages: &[usize],
     shared_bytes: Option<u64>,
 ) -> Result<ExecutorFacts, PrepareError> {
-    let buckets = plan.entries.first().map_or(&[][..], |e| &e.buckets);
-    let ragged = buckets.iter().rev().find(|b| b.bucket.rows == RowsPerSequence::Ragged);
-    let Some(largest) = ragged.or(buckets.last()).map(|b| &b.bucket) else {
-        return Err(PrepareError::Mismatch { plan: "has no bucket".to_owned(), kernels: "need one".to_owned() });
-    };
-    Ok(ExecutorFacts {
-        vocab,
-        max_tokens: largest.tokens as usize,
-        max_sequences: largest.sequences as usize,
-        max_wanted: largest.wanted as usize,
-        kv: plan.kv.clone(),
-        pool_pages: pool_pages.to_vec(),
-        shared_bytes,
-        takes_choices: false,
-    })
+    ExecutorFacts::of_plan(plan, vocab, pool_pages, shared_bytes)
+        .ok_or_else(|| PrepareError::Mismatch { plan: "has no bucket".to_owned(), kernels: "need one".to_owned() })
 }
 
 /// Cache memory of every kind.

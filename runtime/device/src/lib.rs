@@ -10,6 +10,7 @@
 //! cuda/         the executor that runs an artifact's kernels on a CUDA device
 //! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
 //! shell.rs      what both are around a step: tickets, page copies, probes
+//! files.rs      the host tier in files
 //! probe.rs      values traced out of, and injected into, either of them
 //! ```
 //!
@@ -23,6 +24,7 @@ mod contract;
 mod cpu;
 mod cuda;
 mod error;
+mod files;
 mod finish;
 mod kernels;
 mod load;
@@ -40,6 +42,7 @@ pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
 pub use cuda::{CudaExecutor, Verdict, describe_device, selftest};
 pub use error::PrepareError;
+pub use files::FileTier;
 pub use kernels::matmul::has_fused_multiply_add;
 pub use load::{ExecutorKind, load, load_probed, load_shared, pool_pages_for};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};

@@ -34,7 +34,7 @@ pub struct Shell<R> {
 impl<R: Runs> Shell<R> {
     /// Lets two KV kinds of one format draw from one memory, as large as both. Pages of the two may then overlap unless
     /// whoever hands them out keeps them apart, as an engine does.
-    pub fn share_memory(&mut self) {
+    pub(crate) fn share_memory(&mut self) {
         let pools = self.runs.pools();
         pools.share();
         (self.facts.pool_pages, self.facts.shared_bytes) = (pools.pages(), pools.shared_bytes());

@@ -1,7 +1,7 @@
 //! The executor trait: the one door between an engine and a device.
 
 use crate::{PhysicalPage, Step, StepOutput};
-use ir::KvLayout;
+use ir::{KvLayout, Plan, RowsPerSequence};
 
 /// Names a submitted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +27,26 @@ pub struct ExecutorFacts {
     pub shared_bytes: Option<u64>,
     /// Whether rows may stand for tokens that the step before is still choosing.
     pub takes_choices: bool,
+}
+
+impl ExecutorFacts {
+    /// Facts of an executor that runs a plan's first entry. Limits are those of one bucket, the largest that takes any mixture
+    /// of rows, so that every step within them fits. `None` for a plan without buckets.
+    pub fn of_plan(plan: &Plan, vocab: usize, pool_pages: &[usize], shared_bytes: Option<u64>) -> Option<Self> {
+        let buckets = plan.entries.first().map_or(&[][..], |e| &e.buckets);
+        let ragged = buckets.iter().rev().find(|b| b.bucket.rows == RowsPerSequence::Ragged);
+        let largest = ragged.or(buckets.last()).map(|b| &b.bucket)?;
+        Some(ExecutorFacts {
+            vocab,
+            max_tokens: largest.tokens as usize,
+            max_sequences: largest.sequences as usize,
+            max_wanted: largest.wanted as usize,
+            kv: plan.kv.clone(),
+            pool_pages: pool_pages.to_vec(),
+            shared_bytes,
+            takes_choices: false,
+        })
+    }
 }
 
 /// A fault of one step. The executor stays usable; the step left no token.
@@ -86,6 +106,9 @@ pub trait Executor: Send {
     fn spare(&mut self) -> Option<Step> {
         None
     }
+
+    /// An output that was read: its memory may serve another.
+    fn take_back(&mut self, _output: StepOutput) {}
 }
 
 impl<E: Executor + ?Sized> Executor for Box<E> {
@@ -129,5 +152,9 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn spare(&mut self) -> Option<Step> {
         (**self).spare()
+    }
+
+    fn take_back(&mut self, output: StepOutput) {
+        (**self).take_back(output);
     }
 }

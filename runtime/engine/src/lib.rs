@@ -16,6 +16,7 @@ mod request;
 mod sampling;
 mod scheduler;
 mod sequence;
+pub mod sim;
 mod step;
 mod tier;
 #[cfg(any(test, feature = "toy"))]

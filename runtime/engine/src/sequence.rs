@@ -46,6 +46,8 @@ pub(crate) struct Sequence {
     /// Pages that have to come from the host first, the next one last; how many layers of that one are there.
     pub loads: Vec<Load>,
     pub loaded_layers: usize,
+    /// Whether the host has been told that all of `loads` will be read.
+    pub announced: bool,
     /// Whether the host has failed it before.
     pub shuns_host: bool,
 }
@@ -74,6 +76,7 @@ impl Sequence {
             passed: 0,
             loads: Vec::new(),
             loaded_layers: 0,
+            announced: false,
             shuns_host: false,
         };
         sequence.scored_to = sequence.request.prompt_scores.as_ref().map_or(usize::MAX, |s| s.from.max(1));

@@ -26,6 +26,9 @@ pub trait HostTier: Send + Debug {
     /// Keeps one layer of a page.
     fn write(&mut self, page: HostPage, layer: usize, bytes: &[u8]) -> Result<Transfer, TierError>;
 
+    /// Layers of a page that will be read soon, all `layers` of them. A tier that is slow starts now.
+    fn prefetch(&mut self, _page: HostPage, _layers: usize) {}
+
     /// Gives one layer of a page, in place of what stands in `out`.
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError>;
 

@@ -3,7 +3,10 @@
 //! Every history is read back through the page tables of the step, as attention would, so a wrong page, a stale
 //! translation or a row at the wrong position changes the answer or is refused.
 
-use crate::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket, sample};
+use crate::sim::Blank;
+use crate::{
+    Engine, Event, Executor, ExecutorFacts, Limits, PhysicalPage, Request, Step, StepError, StepOutput, Ticket, sample,
+};
 use ir::{DType, KvLayout};
 
 /// Logits after a history.
@@ -260,4 +263,36 @@ impl Toy {
             Err(StepError::Contract(format!("page {page} of kind {kind} is outside its pool")))
         }
     }
+}
+
+/// An engine over an executor that computes nothing, with so many answers under way, each after a prompt of `context`
+/// tokens: what a step costs the host is measured on it.
+pub fn answering(requests: usize, context: usize) -> Result<Engine<Blank>, String> {
+    const ANSWER: usize = 2000;
+    let pages = requests * (context + ANSWER).div_ceil(64);
+    let facts = ExecutorFacts {
+        max_tokens: 8192,
+        max_sequences: requests,
+        max_wanted: requests,
+        ..facts(151_936, 64, pages, 8192)
+    };
+    let limits = Limits { running: requests, known_tokens: Some(151_000), ..Limits::default() };
+    let mut engine = Engine::new(Blank::new(facts), limits)?;
+    for i in 0..requests as u32 {
+        let prompt = (0..context as u32).map(|at| (at * 7 + i) % 1000).collect();
+        let request = Request { prompt, max_tokens: Some(ANSWER), ..Request::default() };
+        engine.submit(request).map_err(|e| e.to_string())?;
+    }
+    let (mut events, mut started) = (Vec::new(), 0);
+    while started < requests {
+        engine.step();
+        started += engine.take_events().iter().filter(|e| matches!(e, Event::Started { .. })).count();
+    }
+    // One more round in which everybody answers, so that all memory has its size.
+    for _ in 0..200 {
+        engine.step();
+        events.clear();
+        engine.drain_events(&mut events);
+    }
+    Ok(engine)
 }

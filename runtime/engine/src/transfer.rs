@@ -58,6 +58,7 @@ impl Transfers {
         let waiting: Vec<usize> = scheduler.loading().map(|(at, _)| at).collect();
         for at in waiting {
             any = true;
+            self.announce(scheduler, at);
             for _ in 0..LAYERS_BACK {
                 let Some((load, layer)) = scheduler.next_load(at) else { break };
                 match self.load_layer(scheduler, executor, load, layer) {
@@ -86,6 +87,16 @@ impl Transfers {
             scheduler.loaded(at, is_good);
         }
         any
+    }
+
+    /// Tells the tier once what a request will read, in the order in which it will.
+    fn announce(&mut self, scheduler: &mut Scheduler, at: usize) {
+        let Some(sequence) = scheduler.loading_at(at) else { return };
+        if !std::mem::replace(&mut sequence.announced, true) {
+            for load in sequence.loads.iter().rev() {
+                self.tier.prefetch(load.host, self.layers.get(load.kind).copied().unwrap_or(0));
+            }
+        }
     }
 
     fn load_layer<E: Executor>(
@@ -170,13 +181,13 @@ impl Transfers {
 impl Scheduler {
     /// The page that a sequence waits for, and its next layer.
     fn next_load(&mut self, at: usize) -> Option<(Load, usize)> {
-        let sequence = self.loading().find(|(i, _)| *i == at).map(|(_, s)| s)?;
+        let sequence = self.loading_at(at)?;
         sequence.loads.last().map(|load| (*load, sequence.loaded_layers))
     }
 
     /// One more layer is there; true if it was the page's last.
     fn layer_loaded(&mut self, at: usize, layers: usize) -> bool {
-        let Some(sequence) = self.loading().find(|(i, _)| *i == at).map(|(_, s)| s) else { return false };
+        let Some(sequence) = self.loading_at(at) else { return false };
         sequence.loaded_layers += 1;
         let is_last = sequence.loaded_layers >= layers;
         if is_last {

@@ -1,12 +1,16 @@
 //! `beam-run bench`: what this machine makes of an artifact, in time.
 
+mod agentic;
 mod model;
+mod serve;
+mod stats;
 
-use crate::args::Later;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
+use agentic::AgenticArgs;
 pub use model::BenchModelArgs;
+use serve::BenchServeArgs;
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -24,12 +28,16 @@ pub enum What {
         after_help = "Example:\n  beam-run bench model artifact --model examples/beam-nano --prefill 512 --context 64 --decode 64 --threads 2"
     )]
     Model(BenchModelArgs),
-    /// Long conversations with tools (not in this build).
-    #[command(after_help = "Example:\n  beam-run bench agentic artifact --model DIR")]
-    Agentic(Later),
-    /// Many clients of a server (not in this build).
-    #[command(after_help = "Example:\n  beam-run bench serve artifact --model DIR")]
-    Serve(Later),
+    /// Conversations of coding agents, turn by turn: measured, or predicted for a named target.
+    #[command(
+        after_help = "Examples:\n  beam-run bench agentic artifact --model examples/beam-nano --scale 0.01 --sessions 4 --concurrency 2\n  beam-run bench agentic artifact-tp8 --simulate h200-bf16 --concurrency 16 --sessions 32"
+    )]
+    Agentic(Box<AgenticArgs>),
+    /// Load on any server that speaks the OpenAI API, with a fixed number of clients or at a fixed rate.
+    #[command(
+        after_help = "Examples:\n  beam-run bench serve http://127.0.0.1:8000 --concurrency 32 --requests 256\n  beam-run bench serve http://127.0.0.1:8000 --rate 4 --requests 256"
+    )]
+    Serve(BenchServeArgs),
 }
 
 impl BenchArgs {
@@ -37,7 +45,8 @@ impl BenchArgs {
     pub fn json(&self) -> bool {
         match &self.what {
             What::Model(a) => a.json,
-            What::Agentic(a) | What::Serve(a) => a.json,
+            What::Agentic(a) => a.json,
+            What::Serve(a) => a.json,
         }
     }
 }
@@ -46,7 +55,7 @@ impl BenchArgs {
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         What::Model(a) => a.model.supported().and_then(|()| model::bench(a)),
-        What::Agentic(_) => Err(Failure::not_in_this_build("beam-run bench agentic")),
-        What::Serve(_) => Err(Failure::not_in_this_build("beam-run bench serve")),
+        What::Agentic(a) => agentic::bench(a),
+        What::Serve(a) => serve::bench(a),
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use engine::{Engine, Executor, Limits, MemoryTier, Policy};
+use device::FileTier;
+use engine::{Engine, Executor, HostTier, Limits, MemoryTier, Policy};
+use std::path::PathBuf;
 
 /// Flags of the engine.
 #[derive(Args)]
@@ -23,6 +25,9 @@ pub struct SchedulingArgs {
     /// Memory outside the device for copies of what is cached, in 10^9 bytes; 0 for none.
     #[arg(long, value_name = "GB", default_value_t = 0.0)]
     host_cache_gb: f64,
+    /// Folder for these copies, in files instead of memory. What is in it goes when the server ends.
+    #[arg(long, value_name = "DIR", requires = "host_cache_gb")]
+    host_cache_dir: Option<PathBuf>,
 }
 
 impl SchedulingArgs {
@@ -49,6 +54,16 @@ impl SchedulingArgs {
                 "R0107: `--host-cache-gb` asks for {asked}, it must be from 0 to 1000000; ask for what this machine has"
             )));
         }
-        Ok(if bytes >= 1.0 { engine.with_host_tier(Box::new(MemoryTier::new(bytes as u64))) } else { engine })
+        if bytes < 1.0 {
+            return Ok(engine);
+        }
+        let tier: Box<dyn HostTier> = match &self.host_cache_dir {
+            None => Box::new(MemoryTier::new(bytes as u64)),
+            Some(dir) => Box::new(FileTier::new(dir, bytes as u64).map_err(|e| {
+                let dir = dir.display();
+                Failure::output(format!("R0108: `--host-cache-dir` {dir}: {e}; name a folder that can be written"))
+            })?),
+        };
+        Ok(engine.with_host_tier(tier))
     }
 }

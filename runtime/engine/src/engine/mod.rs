@@ -142,7 +142,10 @@ impl<E: Executor> Engine<E> {
                 self.in_flight.push_front((ticket, shares));
                 return Progress::Waiting;
             }
-            Ok(Some(output)) => self.scheduler.absorb(&shares, output, &mut self.events),
+            Ok(Some(mut output)) => {
+                self.scheduler.absorb(&shares, &mut output, &mut self.events);
+                self.executor.take_back(output);
+            }
             Err(error) => self.scheduler.fail(&shares, &error.to_string(), &mut self.events),
         }
         self.scheduler.recycle_shares(shares);

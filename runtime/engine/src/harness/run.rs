@@ -1,15 +1,16 @@
 //! Running a script and checking everything on the way.
 
 use super::script::{Action, Draw, Script, Setting};
+use crate::sim::{Clock, Link, Sim, TimedTier};
 use crate::toy::{INJECTED, Toy, hashed};
 use crate::{
     Engine, Event, ExecutorFacts, FinishReason, HostPage, HostTier, Limits, MemoryTier, Namespace, Progress, Request,
-    RequestId, Sampling, TierError, Transfer, sample,
+    RequestId, Sampling, Step, TierError, Transfer, sample,
 };
 use ir::{DType, KvLayout};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Ids of the toy's vocabulary; few, so that prompts meet.
 const VOCAB: usize = 11;
@@ -17,12 +18,17 @@ const VOCAB: usize = 11;
 const STOP: u32 = 7;
 /// Calls in which everything must come to rest once nothing new arrives.
 const PATIENCE: usize = 60_000;
+/// What a call of the engine takes, and what a step takes besides its rows, in nanoseconds of virtual time.
+const CALL_NS: u64 = 10_000;
+const STEP_NS: f64 = 5_000.0;
 
 /// What a script did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Calls of [`Engine::step`].
     pub steps: u64,
+    /// Rows that were computed.
+    pub rows: u64,
     /// Requests that ended.
     pub requests: u64,
     /// Tokens of prompts that were cached.
@@ -45,6 +51,7 @@ impl Outcome {
     /// Adds another script's.
     pub fn add(&mut self, other: &Outcome) {
         self.steps += other.steps;
+        self.rows += other.rows;
         self.requests += other.requests;
         self.cached_tokens += other.cached_tokens;
         self.preempted += other.preempted;
@@ -56,10 +63,10 @@ impl Outcome {
     }
 }
 
-/// A host tier that is late and fails.
+/// A host tier behind a link that is late and fails besides.
 #[derive(Debug)]
 struct Flaky {
-    inner: MemoryTier,
+    inner: TimedTier<MemoryTier>,
     draw: Draw,
     moods: Arc<[AtomicUsize; 2]>,
 }
@@ -84,6 +91,10 @@ impl HostTier for Flaky {
             Some(mood) => mood,
             None => self.inner.write(page, layer, bytes),
         }
+    }
+
+    fn prefetch(&mut self, page: HostPage, layers: usize) {
+        self.inner.prefetch(page, layers);
     }
 
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
@@ -149,7 +160,9 @@ struct Known {
 }
 
 struct Run {
-    engine: Engine<Toy>,
+    engine: Engine<Sim<Toy>>,
+    /// Calls that a row of a step takes.
+    slowness: Arc<AtomicU64>,
     moods: Arc<[AtomicUsize; 2]>,
     known: BTreeMap<RequestId, Known>,
     talks: Vec<Vec<u32>>,
@@ -165,18 +178,25 @@ struct Run {
 pub fn run(script: &Script) -> Result<Outcome, String> {
     let s = &script.setting;
     let model = Box::new(|history: &[u32]| Ok(hashed(VOCAB, history)));
-    let mut toy = Toy::new(facts(s), model);
-    toy.most_in_flight = s.in_flight;
+    let (slowness, clock) = (Arc::new(AtomicU64::new(0)), Clock::default());
+    let slow = slowness.clone();
+    // The shape of the cost model: something for the step, and something for each of its rows.
+    let time =
+        move |step: &Step| slow.load(Ordering::Relaxed) as f64 * (STEP_NS + 1e3 * step.tokens.len() as f64) / 1e9;
+    let mut sim = Sim::new(Toy::new(facts(s), model), Box::new(time), clock.clone());
+    sim.set_in_flight(s.in_flight);
     let limits =
         Limits { running: s.running, policy: s.policy, most_passed: 4, keeps_prefixes: s.keeps, ..Limits::default() };
-    let mut engine = Engine::new(toy, limits)?;
+    let mut engine = Engine::new(sim, limits)?;
     let moods: Arc<[AtomicUsize; 2]> = Arc::default();
     if s.host_pages > 0 {
-        let inner = MemoryTier::new(s.host_pages as u64 * 8);
+        let link = Link { bytes_per_second: 1e6, seconds: s.link_us as f64 / 1e6 };
+        let inner = TimedTier::new(MemoryTier::new(s.host_pages as u64 * 8), clock, link);
         engine = engine.with_host_tier(Box::new(Flaky { inner, draw: Draw(script.seed), moods: moods.clone() }));
     }
     let mut run = Run {
         engine,
+        slowness,
         moods,
         known: BTreeMap::new(),
         talks: vec![Vec::new(); 4],
@@ -212,8 +232,8 @@ impl Run {
                     }
                 }
             }
-            Action::Delay(polls) => self.engine.executor_mut().delay_polls = *polls,
-            Action::Fail => self.engine.executor_mut().fails_next = true,
+            Action::Delay(slowness) => self.slowness.store(*slowness as u64, Ordering::Relaxed),
+            Action::Fail => self.engine.executor_mut().content_mut().fails_next = true,
             Action::Host(late, fails) => {
                 self.moods[0].store(*late, Ordering::Relaxed);
                 self.moods[1].store(*fails, Ordering::Relaxed);
@@ -278,6 +298,7 @@ impl Run {
     fn step(&mut self) -> Result<Progress, String> {
         let progress = self.engine.step();
         self.outcome.steps += 1;
+        self.engine.executor().clock().advance_by(CALL_NS);
         self.listen()?;
         self.engine.check_books()?;
         Ok(progress)
@@ -346,6 +367,7 @@ impl Run {
             return Err(format!("no rest after {PATIENCE} steps: {waiting} wait, {running} run"));
         }
         let (kv, counts) = (scheduler.kv(), scheduler.counts());
+        self.outcome.rows = counts.rows;
         self.outcome.preempted = counts.preempted;
         self.outcome.forked = counts.forked;
         self.outcome.evicted = kv.evicted_pages();

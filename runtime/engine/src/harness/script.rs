@@ -24,6 +24,8 @@ pub struct Setting {
     pub policy: Policy,
     /// Pages of the first kind that the host may keep; 0 for no host tier.
     pub host_pages: usize,
+    /// What a copy between device and host takes besides its bytes, in microseconds.
+    pub link_us: usize,
     /// Whether finished work is kept.
     pub keeps: bool,
 }
@@ -52,7 +54,7 @@ pub enum Action {
     Abort(usize),
     /// The engine is asked so often.
     Steps(usize),
-    /// The device answers after so many polls from now on.
+    /// The device is so slow from now on; 0 is at once.
     Delay(usize),
     /// The next step fails.
     Fail,
@@ -114,6 +116,7 @@ impl Script {
             in_flight: draw.between(1, 2),
             policy: [Policy::FirstCome, Policy::LongestPrefix, Policy::Priority][draw.below(3)],
             host_pages: if draw.chance(60) { draw.between(2, 60) } else { 0 },
+            link_us: [0, 0, 5, 25][draw.below(4)],
             keeps: draw.chance(92),
         };
         let actions = (0..actions).map(|_| Script::action(&mut draw, &setting)).collect();
@@ -165,7 +168,8 @@ impl Script {
             policy: *policies.get(at(&all, 7)?).ok_or("no such policy")?,
             host_pages: at(&all, 8)?,
             keeps: at(&all, 9)? == 1,
-            windows: all.iter().skip(10).map(|n| *n as usize).collect(),
+            link_us: at(&all, 10)?,
+            windows: all.iter().skip(11).map(|n| *n as usize).collect(),
         };
         let action = |line: &str| -> Result<Action, String> {
             let all = numbers(line)?;
@@ -202,7 +206,7 @@ impl fmt::Display for Script {
         let (seed, policy) = (self.seed, s.policy as usize);
         write!(
             f,
-            "seed {seed} page_tokens {} pages {} shared {} step_tokens {} running {} in_flight {} policy {policy} host {} keeps {} windows",
+            "seed {seed} page_tokens {} pages {} shared {} step_tokens {} running {} in_flight {} policy {policy} host {} keeps {} link {} windows",
             s.page_tokens,
             s.pages,
             usize::from(s.shared),
@@ -211,6 +215,7 @@ impl fmt::Display for Script {
             s.in_flight,
             s.host_pages,
             usize::from(s.keeps),
+            s.link_us,
         )?;
         s.windows.iter().try_for_each(|w| write!(f, " {w}"))?;
         writeln!(f)?;

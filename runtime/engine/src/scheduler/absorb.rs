@@ -6,7 +6,7 @@ use crate::{Event, FinishReason, SampledToken, StepOutput, score};
 
 impl Scheduler {
     /// Takes the output of a step. Steps are absorbed in the order in which they were planned.
-    pub fn absorb(&mut self, shares: &Shares, mut output: StepOutput, events: &mut Vec<Event>) {
+    pub fn absorb(&mut self, shares: &Shares, output: &mut StepOutput, events: &mut Vec<Event>) {
         self.take_planned(events);
         let wanted: usize = shares.0.iter().map(|p| p.scored + usize::from(p.wants_token)).sum();
         if output.tokens.len() != wanted {

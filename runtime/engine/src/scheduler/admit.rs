@@ -18,7 +18,8 @@ const LOOKED_AT: usize = 128;
 const STEPS_BETWEEN: u64 = 16;
 
 /// Pages of every kind, and virtual ones.
-struct Need {
+#[derive(Clone, Debug)]
+pub(super) struct Need {
     pages: Vec<usize>,
     ids: usize,
 }
@@ -33,6 +34,7 @@ impl Scheduler {
         if !std::mem::take(&mut self.may_start) || self.waiting.is_empty() {
             return;
         }
+        self.still = None;
         loop {
             if self.running.len() >= self.most_running() && !self.may_replace() {
                 return;
@@ -133,6 +135,7 @@ impl Scheduler {
             };
             self.preempt(at);
             self.sweep_preempted();
+            self.still = None;
             self.awaited = Some(id);
             // Whoever gave way may wait before it now.
             place = self.waiting.iter().position(|s| s.id == id).unwrap_or(place);
@@ -155,6 +158,7 @@ impl Scheduler {
         }
         sequence.loads = loads;
         self.running.push(sequence);
+        self.still = None;
         let at = self.running.len() - 1;
         if self.running.last().is_some_and(|s| s.loads.is_empty()) {
             self.started(at);
@@ -164,19 +168,21 @@ impl Scheduler {
 
     /// Starts a request from the pages of its twin, which has read the prompt.
     fn fork(&mut self, place: usize, at: usize) -> bool {
-        let (Some(leader), Some(sequence)) = (self.running.get(at), self.waiting.get(place)) else { return false };
+        let Some(sequence) = self.waiting.get(place) else { return false };
         let tokens = sequence.request.prompt.len() - 1;
         let page_tokens = self.kv.pages().page_tokens();
         let need = self.need(sequence, tokens / page_tokens, tokens / page_tokens, true);
-        if leader.done < tokens || tokens == 0 || !self.fits_beside(&need, &Prefix::default()) {
+        if tokens == 0 || !self.fits_beside(&need, &Prefix::default()) {
             return false;
         }
+        let Some(leader) = self.running.get(at).filter(|leader| leader.done >= tokens) else { return false };
         let Some(table) = self.kv.fork(&leader.table, tokens) else { return false };
         let Some(mut sequence) = self.waiting.remove(place) else { return false };
         (sequence.done, sequence.fed, sequence.kept_pages) = (tokens, tokens, tokens / page_tokens);
         sequence.table = table;
         self.counts.forked += 1;
         self.running.push(sequence);
+        self.still = None;
         self.started(self.running.len() - 1);
         true
     }
@@ -194,7 +200,7 @@ impl Scheduler {
     }
 
     /// Whether a request with this prefix may run beside the others.
-    fn may_run(&self, place: usize, prefix: &Prefix) -> bool {
+    fn may_run(&mut self, place: usize, prefix: &Prefix) -> bool {
         let Some(sequence) = self.waiting.get(place) else { return false };
         if self.running.is_empty() {
             // Alone it always fits: that was made sure when it came.
@@ -210,16 +216,24 @@ impl Scheduler {
     }
 
     /// Whether so much fits beside what those that run will still need.
-    fn fits_beside(&self, need: &Need, prefix: &Prefix) -> bool {
-        let mut pages = need.pages.clone();
-        let mut ids = need.ids;
+    fn fits_beside(&mut self, need: &Need, prefix: &Prefix) -> bool {
+        let still = self.still.take().unwrap_or_else(|| self.still_needed());
+        let pages: Vec<usize> = need.pages.iter().zip(&still.pages).map(|(a, b)| a + b).collect();
+        let fits = self.kv.has_room(&pages, need.ids + still.ids, prefix);
+        self.still = Some(still);
+        fits
+    }
+
+    /// What those that run will still need. It is asked for once for all requests that are tried in a row.
+    fn still_needed(&self) -> Need {
+        let mut sum = Need { pages: vec![0; self.kv.pages().kinds()], ids: 0 };
         for other in self.running.iter().filter(|s| !s.ended) {
             let held = other.table.pages.len();
             let still = self.need(other, held, held, false);
-            pages.iter_mut().zip(&still.pages).for_each(|(a, b)| *a += b);
-            ids += still.ids;
+            sum.pages.iter_mut().zip(&still.pages).for_each(|(a, b)| *a += b);
+            sum.ids += still.ids;
         }
-        self.kv.has_room(&pages, ids, prefix)
+        sum
     }
 
     /// Pages that a sequence will need besides the first `whole` that it has: its prompt, a part of its answer, and of

@@ -113,6 +113,8 @@ pub struct Scheduler {
     has_preempted: bool,
     /// The request that others have given way to and that has not started yet.
     awaited: Option<RequestId>,
+    /// What those that run will still need, while nobody has started or given way since it was summed up.
+    still: Option<admit::Need>,
     in_flight: usize,
     spare_shares: Vec<Shares>,
     spare_step: Option<Step>,
@@ -154,6 +156,7 @@ impl Scheduler {
             has_ended: false,
             has_preempted: false,
             awaited: None,
+            still: None,
             in_flight: 0,
             spare_shares: Vec::new(),
             spare_step: None,
@@ -401,6 +404,11 @@ impl Scheduler {
         self.running.iter_mut().enumerate().filter(|(_, s)| !s.ended && !s.loads.is_empty())
     }
 
+    /// The same by its place.
+    pub(crate) fn loading_at(&mut self, at: usize) -> Option<&mut Sequence> {
+        self.running.get_mut(at).filter(|s| !s.ended && !s.loads.is_empty())
+    }
+
     /// A prefix has come whole from the host, or is lost.
     pub(crate) fn loaded(&mut self, at: usize, is_good: bool) {
         if is_good {
@@ -450,7 +458,7 @@ fn release(kv: &mut Kv, sequence: &mut Sequence) {
     for load in sequence.loads.drain(..) {
         kv.host_mut().unlock(load.host);
     }
-    sequence.loaded_layers = 0;
+    (sequence.loaded_layers, sequence.announced) = (0, false);
     kv.release(&mut sequence.table);
     sequence.table = PageTable::default();
 }

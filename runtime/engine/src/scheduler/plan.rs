@@ -16,11 +16,17 @@ impl Scheduler {
         shares.0.clear();
         loop {
             // Answers go first: a long prompt must not hold up one that is being written.
-            for is_answering in [true, false] {
-                for at in 0..self.running.len() {
-                    if self.running.get(at).is_some_and(|s| s.is_answering() == is_answering) {
-                        self.add(at, &mut step, &mut shares.0);
-                    }
+            let mut some_read = false;
+            for at in 0..self.running.len() {
+                match self.running.get(at).is_some_and(Sequence::is_answering) {
+                    true => self.add(at, &mut step, &mut shares.0),
+                    false => some_read = true,
+                }
+            }
+            for at in 0..if some_read { self.running.len() } else { 0 } {
+                // One that gave its pages back in this step answers no more; one that has rows in it may.
+                if self.running.get(at).is_some_and(|s| !s.is_answering()) {
+                    self.add(at, &mut step, &mut shares.0);
                 }
             }
             if !shares.0.is_empty() || self.in_flight > 0 || !self.make_room() {

@@ -39,7 +39,7 @@ fn steps(scheduler: &mut Scheduler, token: u32) -> Vec<String> {
     let mut seen = Vec::new();
     while let Some((step, shares)) = scheduler.plan() {
         seen.push(show(&step));
-        scheduler.absorb(&shares, answer(&step, token), &mut Vec::new());
+        scheduler.absorb(&shares, &mut answer(&step, token), &mut Vec::new());
     }
     seen
 }
@@ -49,12 +49,12 @@ fn steps_share_tables_until_pages_move() {
     let mut s = scheduler(2);
     s.submit(request(2, 3)).unwrap();
     let (first, shares) = s.plan().unwrap();
-    s.absorb(&shares, answer(&first, 7), &mut Vec::new());
+    s.absorb(&shares, &mut answer(&first, 7), &mut Vec::new());
     let (second, shares) = s.plan().unwrap();
     let shared =
         |a: &Step, b: &Step| a.translation.iter().zip(&b.translation).all(|(a, b)| std::sync::Arc::ptr_eq(a, b));
     assert!(!second.translation.is_empty() && shared(&first, &second));
-    s.absorb(&shares, answer(&second, 7), &mut Vec::new());
+    s.absorb(&shares, &mut answer(&second, 7), &mut Vec::new());
     s.submit(request(2, 3)).unwrap();
     let (third, _) = s.plan().unwrap();
     // The newcomer's page is in the new table, and the steps that were planned before do not see it.
@@ -152,7 +152,7 @@ fn counts_for_penalties_follow_the_answer() {
     let mut seen = Vec::new();
     while let Some((step, shares)) = s.plan() {
         seen.push(step.wanted[0].sampling.clone().unwrap().seen);
-        s.absorb(&shares, answer(&step, 7), &mut Vec::new());
+        s.absorb(&shares, &mut answer(&step, 7), &mut Vec::new());
     }
     assert_eq!(seen, [vec![(5, 2, 0), (7, 1, 0)], vec![(5, 2, 0), (7, 1, 1)], vec![(5, 2, 0), (7, 1, 2)]]);
 }
@@ -165,11 +165,11 @@ fn an_output_that_breaks_the_contract_ends_its_requests_only() {
     }
     let mut events = Vec::new();
     let (_, shares) = s.plan().unwrap();
-    s.absorb(&shares, StepOutput::default(), &mut events);
+    s.absorb(&shares, &mut StepOutput::default(), &mut events);
     let (step, shares) = s.plan().unwrap();
-    s.absorb(&shares, answer(&step, 100), &mut events);
+    s.absorb(&shares, &mut answer(&step, 100), &mut events);
     let (step, shares) = s.plan().unwrap();
-    s.absorb(&shares, answer(&step, 9), &mut events);
+    s.absorb(&shares, &mut answer(&step, 9), &mut events);
     let reasons: Vec<String> = events
         .iter()
         .filter_map(|e| match e {

@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-struct Server {
+pub(super) struct Server {
     address: std::net::SocketAddr,
     stop: oneshot::Sender<()>,
     stop_now: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
-async fn start(app: Arc<App>) -> Server {
+pub(super) async fn start(app: Arc<App>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -30,7 +30,7 @@ async fn start(app: Arc<App>) -> Server {
 }
 
 /// Sends a completion request and leaves the connection open.
-async fn open(server: &Server, body: Value) -> TcpStream {
+pub(super) async fn open(server: &Server, body: Value) -> TcpStream {
     let body = body.to_string();
     let head = format!(
         "POST {TEXTS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -39,20 +39,20 @@ async fn open(server: &Server, body: Value) -> TcpStream {
     connect(server, &(head + &body)).await
 }
 
-async fn connect(server: &Server, request: &str) -> TcpStream {
+pub(super) async fn connect(server: &Server, request: &str) -> TcpStream {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
     socket
 }
 
-async fn rest(mut socket: TcpStream) -> String {
+pub(super) async fn rest(mut socket: TcpStream) -> String {
     let mut text = String::new();
     socket.read_to_string(&mut text).await.unwrap();
     text
 }
 
 /// A model that never ends and makes one step for each permit; without the sender it runs free. Counts its steps.
-fn endless() -> (engine::toy::Model, Sender<()>, Arc<AtomicUsize>) {
+pub(super) fn endless() -> (engine::toy::Model, Sender<()>, Arc<AtomicUsize>) {
     let (permit, permits) = channel::<()>();
     let steps = Arc::new(AtomicUsize::new(0));
     let counter = steps.clone();
@@ -65,7 +65,7 @@ fn endless() -> (engine::toy::Model, Sender<()>, Arc<AtomicUsize>) {
     (model, permit, steps)
 }
 
-async fn until(condition: impl Fn() -> bool) {
+pub(super) async fn until(condition: impl Fn() -> bool) {
     while !condition() {
         tokio::task::yield_now().await;
     }

@@ -124,6 +124,10 @@ impl Format {
 /// How tokens are chosen and when an answer ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params {
+    /// Whom cached work is shared with: those of the same salt.
+    pub salt: Option<std::sync::Arc<str>>,
+    /// More goes first.
+    pub priority: i32,
     /// How tokens are chosen. Choice `i` draws with the seed plus `i`.
     pub sampling: engine::Sampling,
     /// Most tokens of one answer; absent: as many as fit.
