@@ -15,6 +15,7 @@ struct Attend {
     __shared__ float query[D];
     __shared__ float best[WARPS], weight[WARPS];
     __shared__ float sums[WARPS][D];
+    wait_for_earlier();
     const int row = blockIdx.x / HEADS, head = blockIdx.x % HEADS;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (int i = threadIdx.x; i < D; i += THREADS) query[i] = load(q + ((u64)row * HEADS + head) * D + i);

@@ -60,6 +60,7 @@ struct Product {
 
   // Dense: grid (columns over WARPS, rows over ROWS).
   static DEVICE void dense(const X* x, const W* w, float* out, int rows) {
+    wait_for_earlier();
     const int column = blockIdx.x * WARPS + (threadIdx.x >> 5);
     const int first = blockIdx.y * ROWS;
     if (column >= COLUMNS || first >= rows) return;
@@ -69,6 +70,7 @@ struct Product {
 
   // Each pick reads the slice of the weight that its id names; -1 names none. Grid (columns over WARPS, picks).
   static DEVICE void picked(const X* x, const W* w, const int* ids, float* out, int picks, int picks_per_row) {
+    wait_for_earlier();
     const int column = blockIdx.x * WARPS + (threadIdx.x >> 5);
     const int pick = blockIdx.y;
     if (column >= COLUMNS || pick >= picks) return;

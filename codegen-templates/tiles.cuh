@@ -32,6 +32,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE> struct Tiles {
       for (int j = 0; j < 8; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) c[i][j][e] = 0.0f;
+    wait_for_earlier();
     fetch(a[0], x, first, rows, 0);
     fetch(b[0], w, column, COLUMNS, 0);
     copies_end_here();

@@ -2,7 +2,7 @@
 
     python tests/clients/held.py http://127.0.0.1:8000 [OUTPUTS]
 
-Sends OUTPUTS (1000) Chat Completions at temperature 1.5: answer schemas, expressions, a Lark grammar, tools required, named
+`checks/test_held.py` does the same with fewer. Sends OUTPUTS (1000) Chat Completions at temperature 1.5: answer schemas, expressions, a Lark grammar, tools required, named
 and free. Complete ones must follow what they were held to, by the `jsonschema` package, by `re`, or by a parser written here;
 answers that the token limit cut are counted apart. Exits with 1 if one is wrong.
 """
@@ -16,9 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 
-URL = sys.argv[1].rstrip("/")
-OUTPUTS = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
-MAX_TOKENS = 200
+MAX_TOKENS = 1000
 AT_ONCE = 16
 
 
@@ -155,12 +153,14 @@ def cases():
     yield "tools and answer schema", *tools_case("auto", True, 0, 99, obj(n=integer(0, 5)))
 
 
-def run(n, case):
+def run(url, key, n, case):
     name, body, judge = case
     user = "What is the weather in Paris and in Rome? Set the level to 7." if "tools" in body else "Say something."
     body = {**body, "messages": [{"role": "user", "content": user}], "temperature": 1.5, "seed": n, "max_tokens": MAX_TOKENS}
     request = urllib.request.Request(
-        f"{URL}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        f"{url}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", "authorization": f"Bearer {key}"},
     )
     try:
         with urllib.request.urlopen(request) as response:
@@ -176,18 +176,26 @@ def run(n, case):
         return name, "wrong", f"{error}: {json.dumps(choice)}"
 
 
-def main():
+def held(url, outputs, key="none"):
+    """Draws outputs: how many of each case and end there are, and what is wrong with the wrong ones."""
     all_cases = list(cases())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        done = list(pool.map(lambda n: run(n, all_cases[n % len(all_cases)]), range(OUTPUTS)))
+        done = list(pool.map(lambda n: run(url, key, n, all_cases[n % len(all_cases)]), range(outputs)))
     counts = Counter((name, how) for name, how, _ in done)
-    for name, *_ in all_cases:
+    return counts, [f"{name}: {problem}" for name, how, problem in done if how == "wrong"]
+
+
+def main():
+    outputs = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
+    counts, wrong = held(sys.argv[1].rstrip("/"), outputs)
+    total = Counter()
+    for name in dict.fromkeys(name for name, _ in counts):
         print(f"{name:<50}", "  ".join(f"{counts[name, how]:>4} {how}" for how in ("complete", "cut", "wrong")))
-    total = Counter(how for _, how, _ in done)
-    print(f"{OUTPUTS} outputs:", ", ".join(f"{total[how]} {how}" for how in ("complete", "cut", "wrong")))
-    wrong = [f"{name}: {problem}" for name, how, problem in done if how == "wrong"]
+        total.update({how: counts[name, how] for how in ("complete", "cut", "wrong")})
+    print(f"{outputs} outputs:", ", ".join(f"{total[how]} {how}" for how in ("complete", "cut", "wrong")))
     print("\n".join(wrong[:20]))
     sys.exit(bool(wrong))
 
 
-main()
+if __name__ == "__main__":
+    main()

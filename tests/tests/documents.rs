@@ -1,11 +1,39 @@
 //! Every command that a document shows is run: fenced `sh` blocks in order, `sh server` blocks in the background until
 //! the page ends. `sh tests` is README's test command, which runs this file.
+//!
+//! Of `cargo run` only the program is run, as the tests have built it: for one package alone cargo joins features of libraries
+//! differently, and would compile most of the workspace once more for each.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use suites::{Programs, root};
+
+/// `cargo` of the shell that runs a block; `$PROGRAMS` is the folder of what is built.
+const CARGO: &str = r#"cargo() {
+    [ "$1 $2" = "run --release" ] || { command cargo "$@"; return; }
+    shift 2
+    local program=
+    while [ "$#" -gt 0 ]; do
+        case $1 in
+            -q) shift ;;
+            -p | --bin) program=$2; shift 2 ;;
+            --) shift; break ;;
+            *) echo "cargo run: what is $1?" >&2; return 2 ;;
+        esac
+    done
+    "$PROGRAMS/${program:?}" "$@"
+}
+"#;
+
+/// A shell that will run a block.
+fn shell(text: &str) -> Command {
+    let mut bash = Command::new("bash");
+    let programs = Programs::built().beamc.with_file_name("");
+    bash.args(["-ec", &format!("{CARGO}{text}")]).current_dir(root()).env("PROGRAMS", programs);
+    bash
+}
 
 struct Fence {
     kind: String,
@@ -58,8 +86,7 @@ fn on_free_ports(mut fences: Vec<Fence>) -> Vec<Fence> {
 
 fn start(text: &str) -> Background {
     let port = port(text);
-    let mut child =
-        Command::new("bash").args(["-ec", text]).current_dir(root()).process_group(0).spawn().expect("bash starts");
+    let mut child = shell(text).process_group(0).spawn().expect("bash starts");
     // The first connection that is accepted says that the server is ready; the compiler may have to finish before.
     loop {
         if TcpStream::connect(("127.0.0.1", port)).is_ok() {
@@ -82,7 +109,7 @@ fn run_page(name: &str) -> usize {
             "tests" => continue,
             "server" => servers.push(start(&fence.text)),
             "" => {
-                let done = Command::new("bash").args(["-ec", &fence.text]).current_dir(root()).output().expect("bash");
+                let done = shell(&fence.text).output().expect("bash");
                 let text = String::from_utf8_lossy(&done.stderr);
                 assert!(
                     done.status.success(),
@@ -100,7 +127,6 @@ fn run_page(name: &str) -> usize {
 
 #[test]
 fn every_command_in_a_document_runs() {
-    let _ = Programs::built();
     let mut pages = vec!["README.md".to_owned(), "examples/README.md".to_owned()];
     let mut docs: Vec<String> = std::fs::read_dir(root().join("docs"))
         .expect("docs")

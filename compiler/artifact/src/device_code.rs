@@ -39,6 +39,9 @@ pub struct KernelCode {
     pub registers: u32,
     /// Bytes of shared memory of a block that the code itself declares.
     pub shared_bytes: u32,
+    /// Bytes of shared memory of a block that a start gives.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dynamic_bytes: u32,
     /// Bytes of local memory of a thread: what did not fit into registers.
     pub stack_bytes: u32,
 }
@@ -85,10 +88,28 @@ pub struct Start {
     /// Variants of a launch that it belongs to; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<ir::Variant>,
+    /// Buckets that it serves, by their most rows; all where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<Served>,
     /// Blocks along each direction.
     pub grid: [Blocks; 2],
     /// Parameters in order.
     pub params: Vec<Param>,
+}
+
+/// A range of buckets by their most rows along an axis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Served {
+    /// Row axis.
+    pub axis: String,
+    /// Fewest rows.
+    pub least: u64,
+    /// Most rows.
+    pub most: u64,
+    /// Rows of a sequence, where it matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<ir::RowsPerSequence>,
 }
 
 /// A number of blocks: `ceil(rows · factor / per_block)`.
@@ -129,14 +150,43 @@ pub enum Param {
     Pool(usize),
     /// An i64: elements from the start of a page to the layer's slot, of a KV kind.
     Slot(usize),
+    /// A map of a matrix of bf16 for the copy engine, 128 bytes by value: 64 columns by `box_rows` rows are brought at once.
+    Map {
+        /// The matrix: a weight, a value or a scratch place.
+        of: Box<Param>,
+        /// Elements of a row.
+        columns: u64,
+        /// Row axis whose count in the step is meant; `None` for 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        axis: Option<String>,
+        /// Rows, for each along the axis.
+        rows: u64,
+        /// Rows that are brought at once.
+        box_rows: u64,
+    },
+    /// Address of counters that are 0 whenever no kernel runs.
+    Tickets,
+    /// Address of what sorts the picks of a step, for so many picks a token row; it stays from one region to the next.
+    Picks {
+        /// Picks of a token row.
+        per_row: u64,
+    },
     /// A null address.
     Null,
 }
 
+fn is_zero(x: &u32) -> bool {
+    *x == 0
+}
+
 impl Start {
-    /// Whether a launch of this variant starts it.
-    pub fn serves(&self, variant: ir::Variant) -> bool {
-        self.variants.is_empty() || self.variants.contains(&variant)
+    /// Whether a launch of this variant in this bucket starts it.
+    pub fn serves(&self, variant: ir::Variant, bucket: &ir::Bucket) -> bool {
+        let rows = |s: &Served| {
+            let kind = s.rows.is_none_or(|rows| rows == bucket.rows);
+            kind && bucket.most_rows(&s.axis).is_some_and(|n| (s.least..=s.most).contains(&n))
+        };
+        (self.variants.is_empty() || self.variants.contains(&variant)) && self.buckets.as_ref().is_none_or(rows)
     }
 }
 

@@ -24,7 +24,7 @@ mod memory;
 mod recipe;
 mod write;
 
-pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Start};
+pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start};
 pub use error::{ERRORS, LoadError, WriteError, explain};
 pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};
 pub use load::fuzz_json;

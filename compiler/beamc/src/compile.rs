@@ -60,7 +60,7 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
 /// The artifact with its readable texts.
 fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, String)>), Failure> {
     let (device, missing) = if kernels::is_cuda(&target.arch) {
-        kernels::compile(&stages.kernels, &stages.plan, &target.arch)?
+        kernels::compile(&stages.kernels, &stages.plan, target)?
     } else {
         (None, missing::kernels(&stages.kernels, &target.arch))
     };

@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use artifact::DeviceCode;
-use codegen::{Cache, Generated, HOW_TO_GET_IT, Missing, Pool};
+use codegen::{Cache, Generated, HOW_TO_GET_IT, Machine, Missing, Pool};
 use ir::{KernelModule, Plan};
 use std::process::Command;
+use targets::Target;
 
 /// The hidden subcommand that makes this program a worker.
 pub const WORKER: &str = "nvrtc-worker";
@@ -15,8 +16,13 @@ pub fn is_cuda(arch: &str) -> bool {
 }
 
 /// Device code, if any could be made, and what is missing, one line each.
-pub fn compile(kernels: &KernelModule, plan: &Plan, arch: &str) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
-    let generated: Generated = codegen::generate(kernels, plan);
+pub fn compile(
+    kernels: &KernelModule,
+    plan: &Plan,
+    target: &Target,
+) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
+    let arch = target.arch.as_str();
+    let generated: Generated = codegen::generate(kernels, plan, Machine::of(target));
     if !generated.missing.is_empty() {
         // It cannot run, so there is nothing to translate for.
         return Ok((None, generated.missing.iter().map(|m| line(m, arch)).collect()));

@@ -30,7 +30,9 @@ pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
     let stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
     let text = match stage {
         Some(stage) => stages.text(stage, args.spans),
-        None if kernels::is_cuda(&job.target.arch) => codegen::generate(&stages.kernels, &stages.plan).text(),
+        None if kernels::is_cuda(&job.target.arch) => {
+            codegen::generate(&stages.kernels, &stages.plan, codegen::Machine::of(&job.target)).text()
+        }
         None => {
             let message =
                 format!("target `{}` has no CUDA kernels, its kernels are part of the runtime", job.target.name);

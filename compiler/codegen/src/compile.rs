@@ -83,6 +83,7 @@ pub fn compile(
             threads: source.threads,
             registers: found.registers,
             shared_bytes: found.shared_bytes,
+            dynamic_bytes: source.dynamic_bytes,
             stack_bytes: found.stack_bytes,
         };
         code.files.insert(kernel.cubin(), cubin);

@@ -1,7 +1,9 @@
 //! Heavy cores: a template of `codegen-templates/` with its numbers filled in.
 
+use crate::machine::Machine;
 use crate::region::{Draft, Unit, is_float, stem};
 use crate::rows::{layout_type, memory_type};
+use crate::{attends, streams};
 use artifact::{Blocks, Param};
 use ir::{Axis, DType, Extent, Graph, KernelKind, KernelModule, KvRef, Layout, Mask, Op, Plan, ValueId, WeightRef};
 use std::fmt::Write;
@@ -17,12 +19,19 @@ const TILE_THREADS: u64 = 256;
 /// Warps of a block of an attention.
 const ATTEND_WARPS: u64 = 4;
 
+/// Most groups whose counts, of every warp of the block that sorts, fit in its shared memory.
+const MOST_GROUPS: u64 = 320;
+/// Warps of the block that sorts picks.
+pub(crate) const WARPS_OF_SORT: u64 = 32;
+
 /// A core to be made a kernel.
 pub struct Core<'a> {
     /// The model, for layouts of weights.
     pub module: &'a KernelModule,
     /// The plan, for layouts of caches.
     pub plan: &'a Plan,
+    /// The device.
+    pub machine: Machine,
     /// The graph.
     pub graph: &'a Graph,
     /// What the kernel is called in comments.
@@ -35,20 +44,27 @@ pub struct Core<'a> {
     pub memory: &'a dyn Fn(ValueId) -> Option<Param>,
     /// Where the result goes.
     pub out: Param,
+    /// Scratch place that the starts of this core may use.
+    pub work: usize,
+    /// Whether the picks of this product are sorted already.
+    pub sorted: bool,
 }
 
-/// The starts of a core: one, or one for few rows and one for many.
-pub fn drafts(core: &Core<'_>) -> Result<Vec<Draft>, String> {
+/// The starts of a core, by variant and bucket, and the bytes of scratch that they share.
+pub fn drafts(core: &Core<'_>) -> Result<(Vec<Draft>, u64), String> {
     match &core.graph.node(core.id).op {
         Op::Linear { .. } => {
+            if let Some(shape) = core.streamed() {
+                return streams::drafts(core, &shape, core.work);
+            }
             let mut few = core.product()?;
             let many = core.tiles(&few)?;
             if many.is_some() {
                 few.variants = vec![ir::Variant::Only, ir::Variant::FewRows];
             }
-            Ok(std::iter::once(few).chain(many).collect())
+            Ok((std::iter::once(few).chain(many).collect(), 0))
         }
-        Op::Attend { .. } => Ok(vec![core.attention()?]),
+        Op::Attend { .. } => core.attention(),
         _ => Err(format!("{} is no core that this build has a template for", core.id)),
     }
 }
@@ -62,7 +78,7 @@ fn row_axis(axes: &[Axis]) -> Option<String> {
 }
 
 impl Core<'_> {
-    fn operand(&self, slot: usize) -> Result<ValueId, String> {
+    pub(crate) fn operand(&self, slot: usize) -> Result<ValueId, String> {
         self.graph.operands(self.id).get(slot).copied().ok_or_else(|| format!("{} lacks an operand", self.id))
     }
 
@@ -74,7 +90,7 @@ impl Core<'_> {
         self.graph.tensor(id).map(|t| t.dtype)
     }
 
-    fn address(&self, id: ValueId) -> Result<Param, String> {
+    pub(crate) fn address(&self, id: ValueId) -> Result<Param, String> {
         (self.memory)(id).ok_or_else(|| format!("{id} lies nowhere"))
     }
 
@@ -86,6 +102,53 @@ impl Core<'_> {
             Some(Layout::Interleaved { parts, granule }) => (parts, granule),
             _ => (1, 1),
         }
+    }
+
+    /// The axis of token rows.
+    pub(crate) fn rows_axis(&self) -> Option<String> {
+        row_axis(&self.axes(self.id))
+    }
+
+    /// Most rows along an axis, of every bucket.
+    pub(crate) fn bucket_rows(&self, axis: &str) -> Vec<u64> {
+        let buckets = self.plan.entries.iter().flat_map(|e| &e.buckets);
+        buckets.filter_map(|b| b.bucket.most_rows(axis)).collect()
+    }
+
+    /// The shape of a product that a streaming kernel takes.
+    fn streamed(&self) -> Option<streams::Shape> {
+        let Op::Linear { contract, .. } = &self.graph.node(self.id).op else { return None };
+        let (x, w) = (self.operand(0).ok()?, self.operand(1).ok()?);
+        let ids = self.graph.operands(self.id).get(2).copied();
+        let bf16 = |id| self.dtype(id) == Some(DType::Bf16);
+        let free = |id| -> Vec<Axis> { self.axes(id).into_iter().filter(|a| !contract.contains(&a.name)).collect() };
+        let (x_rows, w_rows) = (free(x), free(w));
+        let k = count(&self.axes(x)) / count(&x_rows).max(1);
+        let weight = matches!(self.graph.node(w).op, Op::Weight(_));
+        let fits = self.machine.has_warpgroups && self.kind != KernelKind::Route && weight && bf16(x) && bf16(w);
+        if !fits || !k.is_multiple_of(8) || self.rows_axis().is_none() {
+            return None;
+        }
+        let (cuts, granule) = self.interleave(w);
+        let picked = match ids {
+            None if count(&x_rows) == 1 => None,
+            None => return None,
+            Some(ids) => {
+                let per_row = count(&self.axes(ids));
+                let each = match count(&x_rows) {
+                    1 => per_row,
+                    n if n == per_row => 1,
+                    _ => return None,
+                };
+                let groups = count(w_rows.get(..1)?);
+                if groups > MOST_GROUPS {
+                    return None;
+                }
+                Some(streams::Picks { groups, per_row, each, sorted: self.sorted })
+            }
+        };
+        let columns = count(w_rows.get(usize::from(picked.is_some())..)?);
+        Some(streams::Shape { columns, k, cuts, granule, picked })
     }
 
     fn product(&self) -> Result<Draft, String> {
@@ -178,11 +241,15 @@ impl Core<'_> {
         Ok(Some(draft))
     }
 
-    fn attention(&self) -> Result<Draft, String> {
-        let Op::Attend { kv, mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
-        let KvRef::Kind(name) = kv else { return Err("a KV kind is not resolved".to_owned()) };
-        let kind = self.plan.kv.iter().position(|l| l.kind == *name).filter(|i| *i < 8);
-        let kind = kind.ok_or_else(|| format!("KV kind `{name}` has no layout, or is behind the eighth"))?;
+    /// The KV kind of an attention.
+    pub(crate) fn kv_kind(&self) -> Option<usize> {
+        let Op::Attend { kv: KvRef::Kind(name), .. } = &self.graph.node(self.id).op else { return None };
+        self.plan.kv.iter().position(|l| l.kind == *name).filter(|i| *i < 8)
+    }
+
+    fn attention(&self) -> Result<(Vec<Draft>, u64), String> {
+        let Op::Attend { mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
+        let kind = self.kv_kind().ok_or("an attention's KV kind has no layout, or is behind the eighth")?;
         let layout = &self.plan.kv[kind];
         let (q, at) = (self.operand(0)?, self.operand(2)?);
         let sink = self.graph.operands(self.id).get(3).copied();
@@ -191,24 +258,7 @@ impl Core<'_> {
         if share * layout.heads != heads || layout.head_elements > 512 {
             return Err(format!("{heads} query heads of {} elements over {}", layout.head_elements, layout.heads));
         }
-        let q_type = memory_type(self.dtype(q).unwrap_or(DType::F32));
-        let kv_type = memory_type(layout.dtype);
         let sink_type = memory_type(sink.and_then(|s| self.dtype(s)).unwrap_or(DType::F32));
-        let mut text = self.header("attend.cuh");
-        let _ = writeln!(
-            text,
-            "using Core = Attend<{q_type}, {kv_type}, {sink_type}, {heads}, {share}, {}, {}, {}, {ATTEND_WARPS}>;",
-            layout.head_elements,
-            layout.window.unwrap_or(0),
-            *mask == Mask::All
-        );
-        let _ = writeln!(text, "using Cache = {};", layout_type(layout));
-        let _ = writeln!(
-            text,
-            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {q_type}* q, const {kv_type}* pool, const Steps* steps, const i64 slot, const int* at, const {sink_type}* sink, const float scale, float* out, const int rows) {{\n  Core::run<Cache>(q, pool, steps, {kind}, slot, at, sink, scale, out, rows);\n}}"
-        );
-        text += &format!("static_assert(Core::THREADS == {}, \"threads\");\n", ATTEND_WARPS * 32);
-        let axis = row_axis(&self.axes(self.id));
         let params = vec![
             self.address(q)?,
             Param::Pool(kind),
@@ -218,13 +268,42 @@ impl Core<'_> {
             sink.map_or(Ok(Param::Null), |s| self.address(s))?,
             Param::Number(self.id),
             self.out.clone(),
-            Param::Rows { axis: axis.clone(), factor: 1 },
+            Param::Rows { axis: self.rows_axis(), factor: 1 },
         ];
-        let grid = [Blocks { rows: axis, factor: heads, per_block: 1 }, Blocks { rows: None, factor: 1, per_block: 1 }];
-        Ok(self.unit(text, ATTEND_WARPS * 32, grid, params))
+        let shape = attends::Shape { layout, heads, share, sees_all: *mask == Mask::All, sink_type };
+        let bf16 = self.dtype(q) == Some(DType::Bf16) && layout.dtype == DType::Bf16;
+        if bf16 && shape.fits() && self.rows_axis().is_some() {
+            return attends::drafts(self, &shape, params, self.work);
+        }
+        Ok((vec![self.plain_attention(&shape, params)], 0))
     }
 
-    fn header(&self, template: &str) -> String {
+    /// An attention of any format: a block for every row and head.
+    fn plain_attention(&self, shape: &attends::Shape<'_>, params: Vec<Param>) -> Draft {
+        let q_type = memory_type(self.operand(0).ok().and_then(|q| self.dtype(q)).unwrap_or(DType::F32));
+        let (layout, heads, share, sink_type) = (shape.layout, shape.heads, shape.share, shape.sink_type);
+        let kv_type = memory_type(layout.dtype);
+        let mut text = self.header("attend.cuh");
+        let _ = writeln!(
+            text,
+            "using Core = Attend<{q_type}, {kv_type}, {sink_type}, {heads}, {share}, {}, {}, {}, {ATTEND_WARPS}>;",
+            layout.head_elements,
+            layout.window.unwrap_or(0),
+            shape.sees_all
+        );
+        let _ = writeln!(text, "using Cache = {};", layout_type(layout));
+        let kind = self.kv_kind().unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "extern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const {q_type}* q, const {kv_type}* pool, const Steps* steps, const i64 slot, const int* at, const {sink_type}* sink, const float scale, float* out, const int rows) {{\n  Core::run<Cache>(q, pool, steps, {kind}, slot, at, sink, scale, out, rows);\n}}"
+        );
+        text += &format!("static_assert(Core::THREADS == {}, \"threads\");\n", ATTEND_WARPS * 32);
+        let axis = self.rows_axis();
+        let grid = [Blocks { rows: axis, factor: heads, per_block: 1 }, Blocks { rows: None, factor: 1, per_block: 1 }];
+        self.unit(text, ATTEND_WARPS * 32, grid, params)
+    }
+
+    pub(crate) fn header(&self, template: &str) -> String {
         let ty = |id: ValueId| self.graph.tensor(id).map(ToString::to_string).unwrap_or_default();
         let operands: Vec<String> = self.graph.operands(self.id).into_iter().map(ty).collect();
         format!(
@@ -235,9 +314,9 @@ impl Core<'_> {
         )
     }
 
-    fn unit(&self, text: String, threads: u64, grid: [Blocks; 2], params: Vec<Param>) -> Draft {
+    pub(crate) fn unit(&self, text: String, threads: u64, grid: [Blocks; 2], params: Vec<Param>) -> Draft {
         let title = self.title.split('`').nth(1).unwrap_or("core");
-        let unit = Unit { text, threads: threads as u32, stem: stem(title, self.kind.word()) };
-        Draft { unit, variants: Vec::new(), grid, params }
+        let unit = Unit { text, threads: threads as u32, dynamic_bytes: 0, stem: stem(title, self.kind.word()) };
+        Draft { unit, variants: Vec::new(), buckets: None, grid, params }
     }
 }

@@ -1,5 +1,6 @@
 //! All kernels of a compilation as text.
 
+use crate::machine::Machine;
 use crate::region::{self, Unit};
 use artifact::{GraphCode, RegionCode};
 use ir::{KernelModule, Plan};
@@ -7,13 +8,16 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// Headers of generated units, by the names under which they include each other.
-pub const HEADERS: [(&str, &str); 7] = [
+pub const HEADERS: [(&str, &str); 10] = [
     ("prelude.cuh", include_str!("../../../codegen-templates/prelude.cuh")),
     ("numbers.cuh", include_str!("../../../codegen-templates/numbers.cuh")),
     ("fold.cuh", include_str!("../../../codegen-templates/fold.cuh")),
     ("cache.cuh", include_str!("../../../codegen-templates/cache.cuh")),
     ("product.cuh", include_str!("../../../codegen-templates/product.cuh")),
     ("tiles.cuh", include_str!("../../../codegen-templates/tiles.cuh")),
+    ("stream.cuh", include_str!("../../../codegen-templates/stream.cuh")),
+    ("attend_tiles.cuh", include_str!("../../../codegen-templates/attend_tiles.cuh")),
+    ("attend_prompt.cuh", include_str!("../../../codegen-templates/attend_prompt.cuh")),
     ("attend.cuh", include_str!("../../../codegen-templates/attend.cuh")),
 ];
 
@@ -26,6 +30,8 @@ pub struct Source {
     pub text: String,
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of shared memory that a start gives.
+    pub dynamic_bytes: u32,
 }
 
 /// A region that no kernel was made for.
@@ -68,16 +74,17 @@ impl Generated {
     }
 }
 
-/// Generates the kernels of every region.
-pub fn generate(module: &KernelModule, plan: &Plan) -> Generated {
+/// Generates the kernels of every region for a device.
+pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generated {
     let mut out = Generated::default();
     let mut known: HashMap<Unit, usize> = HashMap::new();
     for entry in &module.entries {
         let mut graphs = Vec::new();
         for kernels in &entry.graphs {
             let mut code = GraphCode { name: kernels.name.clone(), regions: Vec::new() };
+            let mut sorted = Vec::new();
             for region in &kernels.regions {
-                match region::starts(module, plan, kernels, region) {
+                match region::starts(module, plan, machine, kernels, region, &mut sorted) {
                     Ok(draft) => code.regions.push(draft.coded(|unit| number(&mut out.sources, &mut known, unit))),
                     Err(fact) => {
                         code.regions.push(RegionCode::default());
@@ -101,14 +108,15 @@ pub fn generate(module: &KernelModule, plan: &Plan) -> Generated {
 /// The index of a unit; one text is one kernel, whichever regions start it.
 fn number(sources: &mut Vec<Source>, known: &mut HashMap<Unit, usize>, unit: Unit) -> usize {
     // The stem is for people; the text alone says what the kernel is.
-    let key = Unit { stem: String::new(), text: without_comments(&unit.text), threads: unit.threads };
+    let key = Unit { stem: String::new(), text: without_comments(&unit.text), ..unit.clone() };
     if let Some(index) = known.get(&key) {
         return *index;
     }
     let digest = Sha256::digest(key.text.as_bytes());
     let short: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
     let name = format!("{}_{short}", unit.stem);
-    sources.push(Source { text: unit.text.replace("@NAME@", &name), name, threads: unit.threads });
+    let text = unit.text.replace("@NAME@", &name);
+    sources.push(Source { text, name, threads: unit.threads, dynamic_bytes: unit.dynamic_bytes });
     known.insert(key, sources.len() - 1);
     sources.len() - 1
 }

@@ -8,16 +8,19 @@
 //! A unit includes templates, which are plain C++17 over one prelude; only the prelude holds inline assembly. Units are
 //! translated without contraction, so that row operations give the interpreter's bits.
 
+mod attends;
 mod cache;
 mod compile;
 mod cores;
 mod cubin;
 mod find;
 mod generate;
+mod machine;
 mod nvrtc;
 mod pool;
 mod region;
 mod rows;
+mod streams;
 mod worker;
 
 pub use cache::Cache;
@@ -25,6 +28,7 @@ pub use compile::{CompileError, compile, options};
 pub use cubin::{Resources, resources};
 pub use find::{HOW_TO_GET_IT, Nvrtc, find};
 pub use generate::{Generated, HEADERS, Missing, Source, generate};
+pub use machine::Machine;
 pub use pool::{Pool, PoolError};
 pub use worker::{serve, version};
 

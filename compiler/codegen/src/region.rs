@@ -4,8 +4,9 @@
 //! whatever its shape; joining strands to a core's tile is a matter of speed and changes no bit.
 
 use crate::cores::{self, Core};
+use crate::machine::Machine;
 use crate::rows::{self, Job, Sink};
-use artifact::{Blocks, Param, RegionCode, Scratch, Start};
+use artifact::{Blocks, Param, RegionCode, Scratch, Served, Start};
 use ir::{Anatomy, Axis, DType, Graph, KernelGraph, KernelKind, KernelModule, KvRef, Op, Plan, Region, ValueId};
 use std::collections::HashMap;
 
@@ -16,6 +17,8 @@ pub struct Unit {
     pub text: String,
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of shared memory that a start gives.
+    pub dynamic_bytes: u32,
     /// What the name begins with.
     pub stem: String,
 }
@@ -27,6 +30,8 @@ pub struct Draft {
     pub unit: Unit,
     /// Variants of a launch that it belongs to; empty for all.
     pub variants: Vec<ir::Variant>,
+    /// Buckets that it serves; `None` for all.
+    pub buckets: Option<Served>,
     /// Blocks.
     pub grid: [Blocks; 2],
     /// Parameters.
@@ -46,8 +51,13 @@ impl RegionDraft {
     /// The same with kernels numbered by `number`.
     pub fn coded(self, mut number: impl FnMut(Unit) -> usize) -> RegionCode {
         let starts = self.starts.into_iter();
-        let mut start =
-            |d: Draft| Start { kernel: number(d.unit), variants: d.variants, grid: d.grid, params: d.params };
+        let mut start = |d: Draft| Start {
+            kernel: number(d.unit),
+            variants: d.variants,
+            buckets: d.buckets,
+            grid: d.grid,
+            params: d.params,
+        };
         let starts = starts.map(&mut start).collect();
         RegionCode { scratch: self.scratch, starts }
     }
@@ -57,11 +67,16 @@ impl RegionDraft {
 pub struct Maker<'a> {
     module: &'a KernelModule,
     plan: &'a Plan,
+    machine: Machine,
     kernels: &'a KernelGraph,
     region: &'a Region,
+    /// Picks that an earlier region of the graph has sorted.
+    sorted: &'a mut Vec<ValueId>,
     leaving: Vec<bool>,
     /// Scratch places of values of this region.
     places: HashMap<ValueId, usize>,
+    /// Row kernels that wait for others to be started with.
+    open: Vec<rows::RowKernel>,
     out: RegionDraft,
 }
 
@@ -69,15 +84,17 @@ pub struct Maker<'a> {
 pub fn starts(
     module: &KernelModule,
     plan: &Plan,
+    machine: Machine,
     kernels: &KernelGraph,
     region: &Region,
+    sorted: &mut Vec<ValueId>,
 ) -> Result<RegionDraft, String> {
     if region.kind == KernelKind::View {
         return Ok(RegionDraft::default());
     }
     let leaving = kernels.leaving();
-    let mut maker =
-        Maker { module, plan, kernels, region, leaving, places: HashMap::new(), out: RegionDraft::default() };
+    let (places, out) = (HashMap::new(), RegionDraft::default());
+    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open: Vec::new(), out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
     if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
         return Err("data exchanged between ranks".to_owned());
@@ -94,7 +111,9 @@ impl Maker<'_> {
     fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {
         if let Some(core) = anatomy.core {
             self.prologue(anatomy, core)?;
+            self.close();
             self.core(core)?;
+            self.close();
         }
         for strand in &anatomy.strands {
             let mut values = self.with_parts(anatomy, &strand.values);
@@ -129,6 +148,7 @@ impl Maker<'_> {
                 self.rows(values, rows, vec![(*id, Sink::Buffer(Param::Value(*id)))], false)?;
             }
         }
+        self.close();
         Ok(())
     }
 
@@ -234,6 +254,9 @@ impl Maker<'_> {
     }
 
     fn core(&mut self, core: ValueId) -> Result<(), String> {
+        // A place for what the starts of the core share stands before that of its result.
+        self.out.scratch.push(Scratch { row_bytes: 0, rows: None });
+        let work = self.out.scratch.len() - 1;
         let place = self.result_place(core)?;
         if matches!(self.graph().node(core).op, Op::Dot { .. }) {
             let axes = self.graph().tensor(core).map(|t| t.axes.clone()).unwrap_or_default();
@@ -241,9 +264,14 @@ impl Maker<'_> {
             return self.rows(vec![core], rows, vec![(core, Sink::Buffer(place))], false);
         }
         let memory = |id| self.memory(id);
+        let picks = self.graph().operands(core).get(2).map(|v| self.root(*v));
+        let picks = picks.filter(|_| matches!(self.graph().node(core).op, Op::Linear { .. }));
         let made = Core {
             module: self.module,
             plan: self.plan,
+            machine: self.machine,
+            work,
+            sorted: picks.is_some_and(|v| self.sorted.contains(&v)),
             graph: self.graph(),
             title: self.title(),
             id: core,
@@ -251,7 +279,9 @@ impl Maker<'_> {
             memory: &memory,
             out: place,
         };
-        let drafts = cores::drafts(&made)?;
+        let (drafts, bytes) = cores::drafts(&made)?;
+        self.sorted.extend(picks);
+        self.out.scratch[work].row_bytes = bytes;
         self.out.starts.extend(drafts);
         Ok(())
     }
@@ -312,8 +342,19 @@ impl Maker<'_> {
     }
 
     fn push(&mut self, kernel: rows::RowKernel) {
-        let unit = Unit { text: kernel.text, threads: kernel.threads, stem: stem(&self.region.name, "rows") };
-        self.out.starts.push(Draft { unit, variants: Vec::new(), grid: kernel.grid, params: kernel.params });
+        self.open.push(kernel);
+    }
+
+    /// Starts the row kernels that wait: what is computed of one core's result runs side by side.
+    fn close(&mut self) {
+        for parts in rows::grouped(std::mem::take(&mut self.open)) {
+            let stem = stem(&self.region.name, "rows");
+            let threads = parts.iter().map(|p| p.threads).max().unwrap_or(1);
+            let unit = Unit { text: rows::text(&parts), threads, dynamic_bytes: 0, stem };
+            let (variants, buckets, grid) = (Vec::new(), None, rows::grid(&parts));
+            let params = parts.into_iter().flat_map(|p| p.params).collect();
+            self.out.starts.push(Draft { unit, variants, buckets, grid, params });
+        }
     }
 
     /// What a kernel says of itself.

@@ -3,12 +3,12 @@
 mod common;
 
 use codegen::{Generated, generate};
-use common::compiled;
+use common::{compiled, machine};
 use std::collections::BTreeSet;
 
 fn generated(spec: &str) -> Generated {
     let stages = compiled(spec, "h200-bf16");
-    generate(&stages.kernels, &stages.plan)
+    generate(&stages.kernels, &stages.plan, machine("h200-bf16"))
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::error::defect;
 use crate::regions::{bytes_per_row, with_regions};
 use crate::{Compile, Kind, Level, PassError, PassInfo};
 use ir::{GraphBuilder, KernelGraph, KernelModule, Region, ValueId};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// What the pass says about itself.
 pub const INFO: PassInfo = PassInfo {
@@ -91,25 +91,36 @@ fn ordered(kernel_graph: &KernelGraph) -> Result<Vec<Region>, PassError> {
         steps.push(Step { after, reads, makes });
     }
     let kept: HashSet<ValueId> = graph.outputs.iter().map(|(_, v)| roots[v.0 as usize]).collect();
-    let mut waiting: Vec<usize> = (0..steps.len()).collect();
-    let mut done: HashSet<usize> = HashSet::new();
+    // Counted, so that a long block does not look at all that waits again for each of its regions.
+    let mut readers: HashMap<ValueId, usize> = HashMap::new();
+    let mut followers: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    for (index, step) in steps.iter().enumerate() {
+        step.reads.iter().for_each(|v| *readers.entry(*v).or_default() += 1);
+        step.after.iter().for_each(|before| followers[*before].push(index));
+    }
+    let mut missing: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
+    let mut ready: BTreeSet<usize> = (0..steps.len()).filter(|r| missing[*r] == 0).collect();
     let mut order: Vec<usize> = Vec::new();
-    while !waiting.is_empty() {
-        let ready = waiting.iter().filter(|r| steps[**r].after.iter().all(|a| done.contains(a)));
-        let read_later = |value: ValueId, by: usize| {
-            kept.contains(&value) || waiting.iter().any(|r| *r != by && steps[*r].reads.contains(&value))
-        };
+    while order.len() < steps.len() {
         let growth = |r: usize| -> i128 {
             let size = |v: &ValueId| i128::from(bytes_per_row(graph, *v));
             let made: i128 = steps[r].makes.iter().map(size).sum();
-            let freed: i128 = steps[r].reads.iter().filter(|v| !read_later(**v, r)).map(size).sum();
-            made - freed
+            let last = |v: &&ValueId| !kept.contains(*v) && readers.get(*v) == Some(&1);
+            made - steps[r].reads.iter().filter(last).map(size).sum::<i128>()
         };
         let follows = |r: usize| order.last().is_some_and(|before| steps[r].after.contains(before));
-        let next = ready.copied().min_by_key(|r| (growth(*r), !follows(*r), *r));
+        let next = ready.iter().copied().min_by_key(|r| (growth(*r), !follows(*r), *r));
         let next = next.ok_or_else(|| defect("regions wait for each other"))?;
-        waiting.retain(|r| *r != next);
-        done.insert(next);
+        ready.remove(&next);
+        for value in &steps[next].reads {
+            readers.entry(*value).and_modify(|n| *n -= 1);
+        }
+        for follower in &followers[next] {
+            missing[*follower] -= 1;
+            if missing[*follower] == 0 {
+                ready.insert(*follower);
+            }
+        }
         order.push(next);
     }
     Ok(order.into_iter().map(|r| kernel_graph.regions[r].clone()).collect())

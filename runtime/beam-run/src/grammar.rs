@@ -63,7 +63,7 @@ pub fn grammar(args: &GrammarArgs) -> Result<(), Failure> {
     let template = Arc::new(template);
     let tokenizer = Tokenizer::load(&args.model.join("tokenizer.json")).map_err(Failure::input)?;
     let stop = text::stop_tokens(&args.model, &[]).map_err(Failure::input)?;
-    let compiler = Compiler::new(Arc::new(tokenizer), &stop, Some(&template), Limits::default());
+    let compiler = Compiler::new(Arc::new(tokenizer), &stop, Limits::default());
     let compiler = compiler.map_err(Failure::input)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in lines(&args.cases)? {

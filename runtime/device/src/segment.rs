@@ -15,15 +15,18 @@ use std::sync::{Mutex, PoisonError};
 const PARALLEL_WORK: usize = 1 << 16;
 
 /// Rows at hand: enough that a weight is read seldom, few enough that what is between operations stays near.
-const ROWS: Bounds = Bounds { least: 16, most: 64 };
+const ROWS: Bounds = Bounds { least: 16, most: 256 };
 
 struct Bounds {
     least: usize,
     most: usize,
 }
 
-/// Scratch that stays in the second-level cache beside weights.
-const SCRATCH_BYTES: usize = 512 << 10;
+/// Rows at hand where threads share blocks out: enough blocks that one thread that waits is not everybody waiting.
+const PARALLEL_ROWS: usize = 64;
+
+/// Scratch at most: some of it is always in the second-level cache.
+const SCRATCH_BYTES: usize = 3 << 20;
 
 /// Operands that are looked at without a list in memory; only joins have more.
 const FEW: usize = 4;
@@ -128,9 +131,9 @@ impl Run<'_> {
             && total.saturating_mul(self.segment.work) >= PARALLEL_WORK;
         if !parallel {
             // Few rows stay together, so that a kernel alone with them can share out its weight.
-            return (if total < ROWS.least * threads { total } else { near }, false);
+            return (if total < ROWS.least * threads { total } else { even(total, near) }, false);
         }
-        (total.div_ceil(threads).next_multiple_of(8).min(near), true)
+        (even(total, total.div_ceil(threads).min(near).min(PARALLEL_ROWS)), true)
     }
 
     fn block(
@@ -143,6 +146,9 @@ impl Run<'_> {
         scratch.fit(self.segment.scratch_bytes * block.count);
         let mut result = Ok(());
         for operation in &self.segment.operations {
+            if operation.done_before && hook.is_none() {
+                continue;
+            }
             result = self.operation(operation, block, &mut scratch, targets, &mut hook);
             if result.is_err() {
                 break;
@@ -162,7 +168,8 @@ impl Run<'_> {
     ) -> Result<(), Stop> {
         let fault = |fact: String| Stop::Fault(Fault { id: operation.id, fact });
         let Some(kernel) = &self.graph.value(operation.id).kernel else { return Ok(()) };
-        match operation.into {
+        // A probe sees what stands before the rounding, too.
+        match operation.rounded.filter(|_| hook.is_none()).unwrap_or(operation.into) {
             Sink::Cache => {
                 let around = scratch.all();
                 self.with_operands(operation, block, &around, targets, |views| self.store(kernel, block, views))
@@ -260,6 +267,11 @@ impl Run<'_> {
         }
         run(&(0..count).map(view).collect::<Result<Vec<_>, _>>()?)
     }
+}
+
+/// At most `most` rows or the next multiple of 8, in blocks of nearly one length.
+fn even(total: usize, most: usize) -> usize {
+    total.div_ceil(total.div_ceil(most.max(1)).max(1)).next_multiple_of(8)
 }
 
 /// A place of the scratch for the rows at hand.

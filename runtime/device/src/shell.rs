@@ -7,7 +7,7 @@ use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput,
 use indexmap::IndexMap;
 
 /// A way of running steps.
-pub trait Runs {
+pub(crate) trait Runs {
     /// Runs one step to its end.
     fn run(
         &mut self,
@@ -31,17 +31,18 @@ pub struct Shell<R> {
     done: Done,
 }
 
-impl<R: Runs> Shell<R> {
+impl<R> Shell<R> {
     /// Lets two KV kinds of one format draw from one memory, as large as both. Pages of the two may then overlap unless
     /// whoever hands them out keeps them apart, as an engine does.
-    pub fn share_memory(&mut self) {
+    pub(crate) fn share_memory(&mut self)
+    where
+        R: Runs,
+    {
         let pools = self.runs.pools();
         pools.share();
         (self.facts.pool_pages, self.facts.shared_bytes) = (pools.pages(), pools.shared_bytes());
     }
-}
 
-impl<R> Shell<R> {
     /// Nothing probed, nothing run.
     pub(crate) fn over(facts: ExecutorFacts, runs: R) -> Self {
         Shell { facts, runs, probing: None, done: Done::default() }

@@ -144,13 +144,14 @@ impl<'a> Target<'a> {
     }
 
     /// Copies `len` elements; formats that differ hold the same numbers (a weight is widened while its value is bf16).
+    #[inline(always)]
     pub fn copy(&mut self, at: usize, from: View<'_>, from_at: usize, len: usize) {
         match (&mut *self, from) {
             (Target::F32(x), View::F32(y)) => copy_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (Target::Bf16(x), View::Bf16(y)) => copy_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (Target::I32(x), View::I32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::Bool(x), View::Bool(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
-            (Target::Bf16(x), View::F32(y)) => encode(&y[from_at..from_at + len], &mut x[at..at + len]),
+            (Target::Bf16(x), View::F32(y)) => encode_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (_, y) => (0..len).for_each(|i| self.put(at + i, &[y.number(from_at + i)])),
         }
     }
@@ -167,16 +168,44 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Copies a run of equal length. Parts of heads are short and many: the usual lengths go without a call.
+/// Elements that are one vector or two; parts of heads are a few times as many.
+const SHORT: usize = 16;
+
+/// `one` for every element of two runs of equal length. Short ones come often: [`SHORT`] elements at a time need neither a call nor
+/// what a longer loop leaves over.
+#[inline(always)]
+fn by_short<A: Copy, B: Copy>(from: &[A], to: &mut [B], one: impl Fn(A) -> B) {
+    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<SHORT>(), to.as_chunks_mut::<SHORT>());
+    for (from, to) in from.iter().zip(to) {
+        from.iter().zip(to).for_each(|(from, to)| *to = one(*from));
+    }
+    from_rest.iter().zip(to_rest).for_each(|(from, to)| *to = one(*from));
+}
+
+/// Copies a run of equal length.
 #[inline(always)]
 pub(crate) fn copy_run<T: Copy>(from: &[T], to: &mut [T]) {
-    if let (Ok(from), Ok(to)) = (<&[T; 16]>::try_from(from), <&mut [T; 16]>::try_from(&mut *to)) {
-        *to = *from;
-    } else if let (Ok(from), Ok(to)) = (<&[T; 32]>::try_from(from), <&mut [T; 32]>::try_from(&mut *to)) {
-        *to = *from;
-    } else {
-        to.copy_from_slice(from);
-    }
+    by_short(from, to, |x| x);
+}
+
+/// One number for a whole run.
+#[inline(always)]
+pub(crate) fn fill_run(x: f32, to: &mut [f32]) {
+    let (short, rest) = to.as_chunks_mut::<SHORT>();
+    short.iter_mut().for_each(|to| *to = [x; SHORT]);
+    rest.fill(x);
+}
+
+/// Widens a run of equal length; see [`decode`].
+#[inline(always)]
+pub(crate) fn decode_run(bits: &[u16], out: &mut [f32]) {
+    by_short(bits, out, bf16_value);
+}
+
+/// Rounds a run of equal length; see [`encode`].
+#[inline(always)]
+pub(crate) fn encode_run(x: &[f32], out: &mut [u16]) {
+    by_short(x, out, bf16_bits);
 }
 
 /// Widens bf16 patterns. Inlined wherever it is used, so that it gets the vectors of its user.

@@ -1,6 +1,8 @@
 //! The application: what all routes share.
 
+use crate::controls::Controls;
 use crate::error::{self, ApiError};
+use crate::key::Key;
 use crate::responses::Store;
 use crate::service::{Generation, Service, Turned};
 use axum::body::{Body, Bytes, to_bytes};
@@ -12,11 +14,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::Text;
 use text::TokenBytes;
-use text::grammar::{Compiler, GrammarError, Limits};
+use text::grammar::{Compiler, GrammarError, Lane, Limits};
 use tokio::sync::Semaphore;
 
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(120);
+
+/// Bodies up to this length are read where they arrive; longer ones must not hold up other connections.
+const SHORT_BYTES: usize = 32 << 10;
+/// Most answers of one request, to all its prompts together.
+const MOST_ANSWERS: usize = 512;
+/// Most prompt tokens of one request, each prompt counted as often as it has answers.
+const MOST_PROMPT_TOKENS: usize = 16 << 20;
+
+/// Most log-probabilities that one request may be told: each is most of a kilobyte while an answer is put together.
+const MOST_LOGPROBS: usize = 1 << 20;
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug)]
@@ -38,9 +50,9 @@ pub struct Options {
     /// Whether answers of the Messages API show reasoning where the request says nothing about it.
     pub show_thinking: bool,
     /// Key that requests must bring.
-    pub api_key: Option<String>,
+    pub api_key: Option<Key>,
     /// Key that control routes must bring; without it they take the other one.
-    pub admin_key: Option<String>,
+    pub admin_key: Option<Key>,
     /// Origins that browsers may call from; `*` is any. Empty: none.
     pub origins: Vec<String>,
     /// What metrics' names begin with.
@@ -88,12 +100,12 @@ pub struct App {
     pub is_draining: AtomicBool,
     /// Compiles grammars, or says why it cannot.
     pub(crate) grammars: Result<Compiler, GrammarError>,
-    /// Places for those who compile.
-    pub(crate) compiling: Semaphore,
+    /// Places for those who compile, by lane. One is taken until its thread has ended.
+    places: [Arc<Semaphore>; 3],
     /// Bytes of every token, where the tokenizer says them.
     pub(crate) tokens: Vec<TokenBytes>,
-    /// Texts of the control tokens.
-    pub(crate) control_tokens: Vec<String>,
+    /// The control tokens by their texts.
+    pub(crate) controls: Arc<Controls>,
     /// Responses that can be asked for later.
     pub(crate) responses: Store,
 }
@@ -107,26 +119,14 @@ impl App {
     /// An application.
     pub fn with_options(service: Service, text: Arc<Text>, model: String, options: Options) -> App {
         let limits = Limits::default();
-        let compiling = Semaphore::new(limits.running.max(1));
-        let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, text.response.as_deref(), limits);
+        let lanes = [Lane::Usual, Lane::Short, Lane::Long];
+        let places = lanes.map(|lane| Arc::new(Semaphore::new(limits.places(lane).max(1))));
+        let grammars = Compiler::new(text.tokenizer.clone(), &text.stop, limits);
         let tokens = text.tokenizer.token_bytes().unwrap_or_default();
-        let special = tokens.iter().filter(|token| token.special);
-        let control_tokens = special.filter_map(|token| String::from_utf8(token.bytes.clone()).ok()).collect();
+        let controls = Arc::new(Controls::of(&tokens));
         let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
         let responses = Store::new(options.stored_responses, options.stored_bytes);
-        App {
-            service,
-            text,
-            model,
-            created,
-            options,
-            is_draining,
-            grammars,
-            compiling,
-            tokens,
-            control_tokens,
-            responses,
-        }
+        App { service, text, model, created, options, is_draining, grammars, places, tokens, controls, responses }
     }
 
     /// What cannot be done with this model, for whoever starts the server; `None` if all can.
@@ -134,20 +134,35 @@ impl App {
         self.grammars.as_ref().err().map(ToString::to_string)
     }
 
+    /// Places for those who compile in a lane.
+    pub(crate) fn places(&self, lane: Lane) -> &Arc<Semaphore> {
+        let [usual, short, long] = &self.places;
+        match lane {
+            Lane::Usual => usual,
+            Lane::Short => short,
+            Lane::Long => long,
+        }
+    }
+
     /// Token ids of a prompt's text. A text that no encoding fits into the context is refused before it costs anything.
     pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>, ApiError> {
-        let limit_tokens = self.service.limit_tokens();
-        if let Some(longest) = self.text.tokenizer.longest_token_bytes()
-            && text.len() > limit_tokens.saturating_mul(longest)
-        {
-            let message = format!(
-                "the prompt has {} bytes, {limit_tokens} tokens of at most {longest} bytes fit; send a shorter one",
-                text.len()
-            );
-            return Err(ApiError::field(param, "context_length_exceeded", message));
-        }
+        self.may_fit(text.len(), param)?;
         let ids = self.text.tokenizer.encode(text, add_special);
         ids.map_err(|error| ApiError::field(param, "invalid_prompt", error.to_string()))
+    }
+
+    /// Refuses a text of so many bytes that no encoding fits into the context.
+    pub(crate) fn may_fit(&self, bytes: usize, param: &str) -> Result<(), ApiError> {
+        let limit_tokens = self.service.limit_tokens();
+        match self.text.tokenizer.longest_token_bytes() {
+            Some(longest) if bytes > limit_tokens.saturating_mul(longest) => {
+                let message = format!(
+                    "the prompt has {bytes} bytes, {limit_tokens} tokens of at most {longest} bytes fit; send a shorter one"
+                );
+                Err(ApiError::field(param, "context_length_exceeded", message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a prompt that leaves no room for an answer, before more is spent on it.
@@ -165,30 +180,107 @@ impl App {
         asked.map(|tokens| if self.options.truncate { tokens.min(room.max(1)) } else { tokens })
     }
 
-    /// Refuses when no request is taken any more.
+    /// Refuses when no request is taken now, before anything is spent on it.
     pub(crate) fn admits(&self) -> Result<(), ApiError> {
         if self.is_draining.load(Ordering::Acquire) {
             return Err(ApiError::unavailable("shutting_down", "the server is shutting down; ask another one"));
         }
+        if self.service.is_stuck() {
+            return Err(stuck());
+        }
+        match self.service.is_full() {
+            Some(waiting) => {
+                self.service.metrics().turned_away();
+                Err(self.full(waiting))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses requests whose prompts, each counted as often as it has answers, take too much memory while they wait.
+    pub(crate) fn affords(&self, tokens: usize, answers: usize, param: &str) -> Result<(), ApiError> {
+        let too_many = |what: &str, found: usize, most: usize| {
+            let message =
+                format!("the request asks for {found} {what}, at most {most} are allowed; send several requests");
+            Err(ApiError::field(param, "request_too_large", message))
+        };
+        if answers > MOST_ANSWERS {
+            return too_many("answers to all its prompts", answers, MOST_ANSWERS);
+        }
+        if tokens > MOST_PROMPT_TOKENS {
+            return too_many("prompt tokens, counted once for each answer", tokens, MOST_PROMPT_TOKENS);
+        }
         Ok(())
+    }
+
+    /// Sees to it that requests are told no more log-probabilities than there is memory for: answers without a limit get one,
+    /// others are refused.
+    fn affords_logprobs(&self, requests: &mut [Request], max_tokens: &str) -> Result<(), ApiError> {
+        let room = |request: &Request| self.service.limit_tokens().saturating_sub(request.prompt.len());
+        let each = |request: &Request| {
+            let sampling = &request.sampling;
+            sampling.logprobs.map_or(0, |top| 1 + top as usize).saturating_add(sampling.listed.len())
+        };
+        let scored = |request: &Request| {
+            request.prompt_scores.as_ref().map_or(0, |scores| {
+                let each = 1 + scores.top as usize + scores.listed.len();
+                request.prompt.len().saturating_sub(scores.from).saturating_mul(each)
+            })
+        };
+        let sum = |of: &dyn Fn(&Request) -> usize| requests.iter().map(of).fold(0usize, usize::saturating_add);
+        let most = |request: &Request| room(request).min(request.max_tokens.unwrap_or(usize::MAX));
+        let all = sum(&|request| most(request).saturating_mul(each(request)).saturating_add(scored(request)));
+        if all <= MOST_LOGPROBS {
+            return Ok(());
+        }
+        let asked = |request: &Request| request.max_tokens.map_or(0, |_| most(request));
+        let told = sum(&|request| asked(request).saturating_mul(each(request)).saturating_add(scored(request)));
+        let open = sum(&|request| if request.max_tokens.is_none() { each(request) } else { 0 });
+        let left = MOST_LOGPROBS.checked_sub(told).and_then(|left| left.checked_div(open)).filter(|left| *left > 0);
+        let Some(left) = left else {
+            let message = format!(
+                "the request could be told {all} log-probabilities, at most {MOST_LOGPROBS} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
+            );
+            return Err(ApiError::field(max_tokens, "request_too_large", message));
+        };
+        for request in requests.iter_mut().filter(|request| request.max_tokens.is_none()) {
+            request.max_tokens = Some(left.min(self.service.limit_tokens().saturating_sub(request.prompt.len())));
+        }
+        Ok(())
+    }
+
+    /// The queue is full.
+    fn full(&self, waiting: usize) -> ApiError {
+        let message = format!("the queue is full, {waiting} requests wait; try again later");
+        let seconds = self.service.metrics().retry_after_seconds();
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+        ApiError { retry_after_seconds: Some(seconds), ..error }
     }
 
     /// Queues requests, all or none; `prompt` and `max_tokens` are the fields that a refusal is put down to.
     pub(crate) async fn submit(
         &self,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         rid: String,
         prompt: &str,
         max_tokens: &str,
     ) -> Result<Generation, ApiError> {
         self.admits()?;
+        self.affords_logprobs(&mut requests, max_tokens)?;
         self.service.submit(requests, rid).await.map_err(|turned| match turned {
             Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
-            Turned::Full(waiting) => {
-                let message = format!("the queue is full, {waiting} requests wait; try again later");
+            Turned::Full(waiting) => self.full(waiting),
+            Turned::Late(waited) => {
                 let seconds = self.service.metrics().retry_after_seconds();
-                ApiError { retry_after_seconds: Some(seconds), ..ApiError::unavailable("queue_full", message) }
+                let message = format!("no room for this request within {} s; try again later", waited.as_secs_f32());
+                let error = ApiError::unavailable("waited_too_long", message);
+                ApiError { retry_after_seconds: Some(seconds), ..error }
             }
+            Turned::Named(rid) => {
+                let message = format!("`rid` is `{rid}`, which a request has that is not finished; choose another");
+                ApiError::field("rid", "rid_in_use", message)
+            }
+            Turned::Stuck => stuck(),
             Turned::Stopped => ApiError::internal("the engine has stopped; restart the server"),
         })
     }
@@ -215,6 +307,11 @@ impl App {
     }
 }
 
+/// The engine does not come back from a step.
+pub(crate) fn stuck() -> ApiError {
+    ApiError::unavailable("engine_stuck", "the engine makes no progress; ask another server, and restart this one")
+}
+
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
@@ -222,6 +319,15 @@ pub(crate) fn now_seconds() -> u64 {
 
 /// The JSON object in a request's body.
 pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, ApiError> {
+    long_json_body(app, headers, body).await.map(|(map, _)| map)
+}
+
+/// The same, and whether it is long.
+pub(crate) async fn long_json_body(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Map<String, Value>, bool), ApiError> {
     let is_json =
         |kind: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case("application/json"));
     if let Some(kind) =
@@ -232,7 +338,14 @@ pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Res
         return Err(ApiError::bad("invalid_content_type", message));
     }
     let bytes = read_body(app, body).await?;
-    match serde_json::from_slice(&bytes) {
+    if bytes.len() <= SHORT_BYTES {
+        return Ok((object(&bytes)?, false));
+    }
+    Ok((App::off_thread(move || object(&bytes)).await?, true))
+}
+
+fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(ApiError::bad(
             "invalid_json",

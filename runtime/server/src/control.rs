@@ -1,6 +1,6 @@
 //! Routes for operators: giving requests up, forgetting what is cached.
 
-use crate::app::{App, json_body};
+use crate::app::{App, json_body, stuck};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::service::Whom;
@@ -28,12 +28,13 @@ pub(crate) async fn abort_request(
             return Err(ApiError::field("rid", "missing_parameter", message));
         }
     };
-    Ok(Json(json!({"aborted": app.service.abort(whom).await})))
+    let aborted = app.service.abort(whom).await.ok_or_else(stuck)?;
+    Ok(Json(json!({"aborted": aborted})))
 }
 
 /// `POST /flush_cache`
 pub(crate) async fn flush_cache(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    if app.service.flush().await {
+    if app.service.flush().await.ok_or_else(stuck)? {
         return Ok(Json(json!({"success": true, "message": "the cache is empty"})));
     }
     let message = "requests are running or waiting, so the cache was not flushed; wait for them or abort them";

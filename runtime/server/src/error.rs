@@ -67,7 +67,8 @@ impl ApiError {
 
     /// The body of OpenAI's routes and of our own.
     pub fn body(&self) -> Value {
-        json!({"error": {"message": self.message, "type": self.kind(), "param": self.param, "code": self.code}})
+        let (message, param) = (shown(&self.message), self.param.as_deref().map(shown));
+        json!({"error": {"message": message, "type": self.kind(), "param": param, "code": self.code}})
     }
 
     /// The body of Messages, without internals.
@@ -85,6 +86,7 @@ impl ApiError {
             Some(param) if !message.contains(param.as_str()) => format!("{param}: {message}"),
             _ => message.to_owned(),
         };
+        let message = shown(&message);
         json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
     }
 }
@@ -118,6 +120,17 @@ pub(crate) fn refused(refusal: &Refusal, prompt: &str, max_tokens: &str) -> ApiE
         Refusal::Sampling(_) => ("temperature", "invalid_value"),
     };
     ApiError::field(param, code, refusal.to_string())
+}
+
+/// Most characters of a message or of the name of a field: what they complain of may be a body's length.
+pub(crate) const MOST_SHOWN_CHARS: usize = 2000;
+
+/// A text, or its beginning.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(MOST_SHOWN_CHARS) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+    }
 }
 
 /// A value as it can stand in a message.

@@ -16,23 +16,24 @@ fn is_messages(path: &str) -> bool {
     path.strip_prefix(MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Name of a request to the Messages API: in a header of every answer, and in the body of an error.
+/// Name of a request: in a header of every answer, and with Messages in the body of an error.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub String);
 
-/// Header of the answer that has it.
+/// Header of the answer that has it: of the Messages API, and of all other routes.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives an error's answer the form that clients of its route read.
 pub(crate) async fn in_the_routes_form(mut request: Request, next: Next) -> Response {
-    if !is_messages(request.uri().path()) {
-        return next.run(request).await;
-    }
     let id = RequestId(ids::name("req_"));
+    let is_messages = is_messages(request.uri().path());
     request.extensions_mut().insert(id.clone());
-    let mut response = messages_form(next.run(request).await, &id);
+    let response = next.run(request).await;
+    let (mut response, header) =
+        if is_messages { (messages_form(response, &id), REQUEST_ID) } else { (response, X_REQUEST_ID) };
     if let Ok(value) = HeaderValue::from_str(&id.0) {
-        response.headers_mut().insert(REQUEST_ID, value);
+        response.headers_mut().insert(header, value);
     }
     response
 }

@@ -7,7 +7,7 @@ use crate::fields::{Fields, token_id, wrong_type};
 use crate::format::format;
 use crate::ids::word;
 use crate::logprobs;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_false, never, refuse};
+use crate::params::{self, LEAVE_OUT, ParamNames, Refused, at_most, is_false, never, refuse};
 use crate::plain::{self, Continuing, Plain};
 use crate::sse::{self, Frame, Spell};
 use crate::turn::{Answers, FieldNames, Finish, FinishWord, Format, Matched, Params, Step, TurnEvent, Usage};
@@ -19,9 +19,13 @@ use axum::response::{IntoResponse, Response};
 use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const DEFAULT_MAX_TOKENS: usize = 128;
+/// Most alternatives that are reported for a token, and most ids that a request may list: streams repeat them all.
+const MOST_REPORTED: usize = 128;
+/// How long the one token of `/health_generate` may take.
+const HEALTH_TIME: Duration = Duration::from_secs(20);
 const NAMES: ParamNames = ParamNames { max_tokens: &["max_new_tokens", "max_tokens"], stop: "stop" };
 /// Parameters of sampling whose names differ here.
 const RENAMED: [(&str, &str); 2] = [("min_new_tokens", "min_tokens"), ("sampling_seed", "seed")];
@@ -94,10 +98,22 @@ pub(crate) async fn health_generate(State(app): State<Arc<App>>) -> Result<Json<
     let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
     let how = Continuing { params, default_max_tokens: 1, choices: 1, format: Format::Text, names };
     let prompt = Plain { ids: vec![0], text: None };
-    let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
-    let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
-    answers.collect().await?;
-    Ok(Json(json!({"status": "ok"})))
+    let one = async {
+        let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
+        let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
+        answers.collect().await
+    };
+    let outcome = tokio::time::timeout(HEALTH_TIME, one).await;
+    let outcome = outcome.unwrap_or_else(|_| {
+        let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
+        Err(ApiError::unavailable("engine_slow", message))
+    });
+    match outcome {
+        Ok(_) => Ok(Json(json!({"status": "ok"}))),
+        // Others get their tokens, as many as there is room for.
+        Err(error) if error.code == "queue_full" => Ok(Json(json!({"status": "busy"}))),
+        Err(error) => Err(error),
+    }
 }
 
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
@@ -114,7 +130,7 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let mut params = params::params(app, settings, NAMES)?;
     params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
     params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };
-    let rid = fields.string("rid")?.map_or_else(word, str::to_owned);
+    let rid = params::rid(fields)?.unwrap_or_else(word);
     params.rid = Some(rid.clone());
     let (param, value) = match (fields.get("text"), fields.get("input_ids")) {
         (Some(text), None) => ("text", text),
@@ -135,14 +151,26 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(settings)?, names };
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let pieces = fields.boolean("stream_output")?.unwrap_or(false);
+    if stream && !pieces && wanted.logprobs {
+        let many = [("top_logprobs_num", wanted.top > 0), ("token_ids_logprob", !wanted.listed.is_empty())];
+        if let Some((name, _)) = many.iter().find(|(_, is_wanted)| *is_wanted) {
+            let message =
+                format!("`{name}` would be repeated with every token; set `stream_output` to true, or leave it out");
+            return Err(ApiError::field(*name, "unsupported_parameter", message));
+        }
+    }
     Ok(Asked { prompts, is_list, how, wanted, stream, pieces, rid })
 }
 
 fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {
-    let top = fields.whole("top_logprobs_num", 0)?.unwrap_or(0);
+    let top = fields.whole("top_logprobs_num", 0)?.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    if top > MOST_REPORTED {
+        return Err(fields.outside("top_logprobs_num", &format!("from 0 to {MOST_REPORTED}")));
+    }
     let listed = match fields.get("token_ids_logprob") {
         None => Vec::new(),
         Some(Value::Array(ids)) => {
+            at_most("token_ids_logprob", "ids", ids.len(), MOST_REPORTED)?;
             ids.iter().map(|id| token_id("token_ids_logprob", id, app.service.vocab())).collect::<Result<_, _>>()?
         }
         Some(other) => return Err(wrong_type("token_ids_logprob", other, "a list of token ids")),
@@ -150,7 +178,7 @@ fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {
     Ok(Wanted {
         logprobs: fields.boolean("return_logprob")?.unwrap_or(false),
         from: fields.whole("logprob_start_len", -1)?.and_then(|from| usize::try_from(from).ok()),
-        top: u32::try_from(top).unwrap_or(u32::MAX).min(app.service.vocab() as u32),
+        top: top.min(app.service.vocab()) as u32,
         listed,
         text: fields.boolean("return_text_in_logprobs")?.unwrap_or(false),
     })
@@ -167,6 +195,8 @@ struct Progress {
     cached_tokens: usize,
     /// What has been told, where only pieces are.
     told: (usize, usize),
+    /// Whether the prompt's part has been told; in a stream it is told again only at the end.
+    is_prompt_told: bool,
 }
 
 /// The answer in the words of this route.
@@ -214,6 +244,7 @@ impl Native {
         let Some(choice) = self.choices.get(index) else { return Value::Null };
         let text = choice.text.get(told.0..).unwrap_or_default();
         let tokens = choice.tokens.get(told.1..).unwrap_or_default();
+        let with_prompt = !choice.is_prompt_told || choice.finish.is_some();
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let mut info = json!({
             "id": self.rid,
@@ -228,10 +259,13 @@ impl Native {
                 info.insert("e2e_latency".into(), json!(self.begun.elapsed().as_secs_f64()));
             }
             if self.wanted.logprobs {
-                self.logprobs(info, choice, tokens);
+                self.logprobs(info, choice, tokens, with_prompt);
             }
         }
         let mut whole = json!({"text": text, "output_ids": ids, "meta_info": info});
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.is_prompt_told = true;
+        }
         if self.choices.len() > 1
             && let Some(whole) = whole.as_object_mut()
         {
@@ -240,12 +274,15 @@ impl Native {
         whole
     }
 
-    fn logprobs(&self, info: &mut Map<String, Value>, choice: &Progress, tokens: &[SampledToken]) {
+    fn logprobs(&self, info: &mut Map<String, Value>, choice: &Progress, tokens: &[SampledToken], with_prompt: bool) {
         let start = self.wanted.from.unwrap_or(usize::MAX).min(choice.prompt.len().saturating_sub(1));
         let first = choice.prompt.get(start).map(|id| SampledToken { id: *id, ..SampledToken::default() });
         let prompt: Vec<&SampledToken> = first.iter().chain(&choice.scored).collect();
         let output: Vec<&SampledToken> = tokens.iter().collect();
         for (name, tokens) in [("input", &prompt), ("output", &output)] {
+            if name == "input" && !with_prompt {
+                continue;
+            }
             let own = tokens.iter().map(|token| self.triple(token.id, token.logprob));
             info.insert(format!("{name}_token_logprobs"), own.collect());
             let many = |of: fn(&SampledToken) -> &[(u32, f32)]| -> Value {

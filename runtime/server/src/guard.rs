@@ -2,7 +2,8 @@
 
 use crate::app::{App, Options};
 use crate::error::ApiError;
-use crate::errors::REQUEST_ID;
+use crate::errors::{REQUEST_ID, X_REQUEST_ID};
+use crate::key::Key;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -16,6 +17,14 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 pub(crate) async fn user(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let keys = [&app.options.api_key, &app.options.admin_key];
     match checked(request.headers(), app.options.api_key.is_some(), &keys) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Lets through what can be taken now: others are turned away before their body is read.
+pub(crate) async fn admitted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match app.admits() {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -41,7 +50,7 @@ pub(crate) async fn admin(State(app): State<Arc<App>>, request: Request, next: N
     }
 }
 
-fn checked(headers: &HeaderMap, is_needed: bool, keys: &[&Option<String>]) -> Result<(), ApiError> {
+fn checked(headers: &HeaderMap, is_needed: bool, keys: &[&Option<Key>]) -> Result<(), ApiError> {
     if !is_needed {
         return Ok(());
     }
@@ -53,7 +62,7 @@ fn checked(headers: &HeaderMap, is_needed: bool, keys: &[&Option<String>]) -> Re
         );
     };
     // Every key is looked at, so that the time says nothing about which.
-    let is_right = keys.iter().filter_map(|key| key.as_deref()).fold(false, |right, key| same(given, key) | right);
+    let is_right = keys.iter().filter_map(|key| key.as_ref()).fold(false, |right, key| same(given, key.text()) | right);
     if is_right { Ok(()) } else { denied("invalid_api_key", "the key is not one of this server's; check it") }
 }
 
@@ -76,7 +85,7 @@ pub(crate) fn origins(options: &Options) -> CorsLayer {
     let layer = CorsLayer::new()
         .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([header::RETRY_AFTER, REQUEST_ID]);
+        .expose_headers([header::RETRY_AFTER, REQUEST_ID, X_REQUEST_ID]);
     if options.origins.iter().any(|origin| origin == "*") {
         return layer.allow_origin(AllowOrigin::any());
     }

@@ -66,7 +66,8 @@ pub async fn serve(
             () = &mut finishing => return,
             () = tokio::time::sleep(grace) => {}
         }
-        app.service.abort(Whom::All).await;
+        // An engine that is stuck hears nothing.
+        let _ = tokio::time::timeout(FAREWELL, app.service.abort(Whom::All)).await;
         // A client that does not read its end has had its time.
         let _ = tokio::time::timeout(FAREWELL, finishing).await;
     };

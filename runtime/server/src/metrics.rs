@@ -1,6 +1,6 @@
 //! Counts and times of a server, and their text in Prometheus' exposition format.
 
-use engine::{FinishReason, Scheduler, Usage};
+use engine::{Scheduler, Usage};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -129,10 +129,10 @@ impl Metrics {
         self.generation_tokens.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request that came at `since` is over.
-    pub(crate) fn finished(&self, since: Instant, now: Instant, reason: &FinishReason, usage: &Usage) {
+    /// A request that came at `since` is over; `is_given_up` if neither it nor its answer's text ended it.
+    pub(crate) fn finished(&self, since: Instant, now: Instant, is_given_up: bool, usage: &Usage) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        if *reason == FinishReason::Aborted {
+        if is_given_up {
             self.aborted.fetch_add(1, Ordering::Relaxed);
         }
         self.prompt_tokens.fetch_add(usage.prompt_tokens as u64, Ordering::Relaxed);
@@ -187,7 +187,11 @@ impl Metrics {
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         page.counter("num_requests_total", "requests that have ended", total(&self.requests));
         page.counter("num_aborted_requests_total", "requests that were given up", total(&self.aborted));
-        page.counter("num_rejected_requests_total", "requests that found the queue full", total(&self.turned_away));
+        page.counter(
+            "num_rejected_requests_total",
+            "requests that found the queue full or waited too long",
+            total(&self.turned_away),
+        );
         page.counter("prompt_tokens_total", "prompt tokens of ended requests", total(&self.prompt_tokens));
         page.counter("cached_tokens_total", "prompt tokens found in the cache", total(&self.cached_tokens));
         page.counter("generation_tokens_total", "tokens generated", total(&self.generation_tokens));

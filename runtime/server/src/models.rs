@@ -3,8 +3,9 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::params::unknown_model;
+use crate::payload::Name;
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// `GET /v1/models/{id}`
-pub(crate) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn one(State(app): State<Arc<App>>, Name(id): Name) -> Result<Json<Value>, ApiError> {
     if id == app.model { Ok(Json(card(&app))) } else { Err(unknown_model(&app, &id)) }
 }
 

@@ -4,7 +4,7 @@
 //! names that nobody knows are ignored.
 
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::fields::{Fields, token_id, wrong_type};
 use crate::ids::random;
 use crate::turn::Params;
@@ -15,6 +15,14 @@ use std::sync::Arc;
 /// Below this a temperature is greedy: the quotient of two logits would leave the range of f32.
 const GREEDY_BELOW: f32 = 1e-6;
 const MOST_STOP_STRINGS: usize = 32;
+/// Longest stop string.
+const STOP_BYTES: usize = 1024;
+/// Most stop tokens of a request, those of the model apart.
+const MOST_STOP_TOKENS: usize = 256;
+/// Most tokens with a bias: the list is gone through for every token of an answer.
+const MOST_BIASED: usize = 1024;
+/// Longest name of a request.
+const RID_BYTES: usize = 256;
 /// Longest salt.
 const SALT_BYTES: usize = 256;
 /// Most alternatives that are reported for a token.
@@ -51,8 +59,29 @@ pub(crate) fn params(app: &App, fields: Fields<'_>, names: ParamNames) -> Result
         stop_strings: stop_strings(fields, names.stop)?,
         keeps_stop: fields.boolean("no_stop_trim")?.or(fields.boolean("include_stop_str_in_output")?).unwrap_or(false),
         skip_special: fields.boolean("skip_special_tokens")?,
-        rid: fields.string("rid")?.or(fields.string("request_id")?).map(str::to_owned),
+        rid: rid(fields)?,
     })
+}
+
+/// The name that a client gives its request. No two requests that are not finished have the same.
+pub(crate) fn rid(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
+    for name in ["rid", "request_id"] {
+        let Some(rid) = fields.string(name)? else { continue };
+        if rid.is_empty() || rid.len() > RID_BYTES {
+            return Err(fields.outside(name, &format!("a name of 1 to {RID_BYTES} bytes")));
+        }
+        return Ok(Some(rid.to_owned()));
+    }
+    Ok(None)
+}
+
+/// Refuses a list that is too long.
+pub(crate) fn at_most(name: &str, what: &str, found: usize, most: usize) -> Result<(), ApiError> {
+    if found <= most {
+        return Ok(());
+    }
+    let message = format!("`{name}` has {found} {what}, at most {most} are allowed; send fewer");
+    Err(ApiError::field(name, "invalid_value", message))
 }
 
 /// Requests with different salts share no cached work, so that none can tell from its speed what another has asked.
@@ -101,10 +130,14 @@ fn sampling(app: &App, fields: Fields<'_>) -> Result<Sampling, ApiError> {
 
 fn logit_bias(app: &App, fields: Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    at_most("logit_bias", "tokens", map.len(), MOST_BIASED)?;
     let entry = |(key, value): (&String, &Value)| {
-        let id = key.parse::<u32>().ok().filter(|id| (*id as usize) < app.service.vocab()).ok_or_else(|| {
-            let message =
-                format!("`logit_bias` names `{key}`, token ids go from 0 to {}", app.service.vocab().saturating_sub(1));
+        let id = key.parse::<u32>().ok().filter(|id| (*id as usize) < app.service.vocab());
+        // One id has one spelling, so that none is there twice.
+        let id = id.filter(|id| id.to_string() == *key).ok_or_else(|| {
+            let most = app.service.vocab().saturating_sub(1);
+            let shown = brief(&Value::from(key.as_str()));
+            let message = format!("`logit_bias` names {shown}, token ids go from 0 to {most}, in digits alone");
             ApiError::field("logit_bias", "invalid_value", message)
         })?;
         let bias = value.as_f64().filter(|x| (-100.0..=100.0).contains(x));
@@ -116,16 +149,23 @@ fn logit_bias(app: &App, fields: Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError
 
 fn stop_tokens(app: &App, fields: Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let mut tokens = if fields.boolean("ignore_eos")?.unwrap_or(false) { Vec::new() } else { app.text.stop.clone() };
-    for id in fields.list("stop_token_ids")?.into_iter().flatten() {
-        tokens.push(token_id("stop_token_ids", id, app.service.vocab())?);
+    let name = "stop_token_ids";
+    let given = fields.list(name)?.map_or(&[][..], Vec::as_slice);
+    at_most(name, "ids", given.len(), MOST_STOP_TOKENS)?;
+    for id in given {
+        let id = token_id(name, id, app.service.vocab())?;
+        if !tokens.contains(&id) {
+            tokens.push(id);
+        }
     }
     Ok(tokens)
 }
 
 fn stop_strings(fields: Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
     let strings = fields.strings(name)?;
-    if strings.len() > MOST_STOP_STRINGS {
-        let message = format!("`{name}` has {} strings, at most {MOST_STOP_STRINGS} are allowed", strings.len());
+    at_most(name, "strings", strings.len(), MOST_STOP_STRINGS)?;
+    if let Some(long) = strings.iter().find(|string| string.len() > STOP_BYTES) {
+        let message = format!("`{name}` has a string of {} bytes, at most {STOP_BYTES} are allowed", long.len());
         return Err(ApiError::field(name, "invalid_value", message));
     }
     if strings.iter().any(String::is_empty) {

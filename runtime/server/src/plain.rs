@@ -8,7 +8,6 @@ use crate::turn::{FieldNames, Following, Format, Params, Plan, Reading, compiled
 use engine::{Constraint, Namespace, PromptScores, Request};
 use serde_json::Value;
 use std::sync::Arc;
-use text::grammar::Grammar;
 
 /// Most prompts of one request.
 const MOST_PROMPTS: usize = 128;
@@ -66,15 +65,20 @@ pub(crate) async fn plan(
 ) -> Result<Plan, ApiError> {
     app.admits()?;
     prompts.iter().try_for_each(|prompt| app.fits(prompt.ids.len(), how.names.prompt))?;
+    let tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
+    app.affords(tokens.saturating_mul(how.choices), prompts.len().saturating_mul(how.choices), how.names.prompt)?;
     let grammar = match &how.format {
         Format::Text => None,
         Format::Held(spec) => Some(compiled(app, spec.clone(), how.names).await?),
     };
+    let all = prompts.len().saturating_mul(how.choices);
+    let mut following = grammar.as_ref().map(|grammar| Following::choices(grammar, all));
     let mut choices = Vec::new();
     for prompt in prompts {
         for _ in 0..how.choices {
             let index = choices.len() as u64;
-            choices.push(choice(app, prompt, how, index, grammar.as_ref(), scores(prompt.ids.len())));
+            let constraint = following.as_mut().and_then(Iterator::next);
+            choices.push(choice(app, prompt, how, index, constraint, scores(prompt.ids.len())));
         }
     }
     Ok(Plan { choices, per_prompt: how.choices, rid: how.params.rid.clone().unwrap_or_else(word) })
@@ -85,7 +89,7 @@ fn choice(
     prompt: &Plain,
     how: &Continuing,
     index: u64,
-    grammar: Option<&Arc<Grammar>>,
+    following: Option<Following>,
     prompt_scores: Option<PromptScores>,
 ) -> (Request, Reading) {
     let params = &how.params;
@@ -100,9 +104,8 @@ fn choice(
         namespace: Namespace { adapter: None, salt: params.salt.clone() },
         priority: params.priority,
         stop: params.stop_tokens.clone(),
-        constraint: grammar.map(|grammar| Box::new(Following::new(grammar)) as Box<dyn Constraint>),
+        constraint: following.map(|one| Box::new(one) as Box<dyn Constraint>),
         prompt_scores,
-        ..Request::default()
     };
     let reading = Reading {
         stops: params.stop_strings.clone(),
@@ -111,6 +114,7 @@ fn choice(
         skip_special: params.skip_special.unwrap_or(true),
         parser: None,
         closers: None,
+        controls: app.controls.clone(),
     };
     (request, reading)
 }

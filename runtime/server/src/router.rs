@@ -19,12 +19,15 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/ping", get(models::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(models::metrics));
-    let users = Router::new()
+    let makers = Router::new()
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/messages", post(messages::messages))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::create))
+        .route("/generate", post(generate::generate))
+        .route_layer(from_fn_with_state(app.clone(), guard::admitted));
+    let users = makers
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))
@@ -32,7 +35,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health_generate", get(generate::health_generate))
-        .route("/generate", post(generate::generate))
         .route("/tokenize", post(tokens::tokenize))
         .route("/v1/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

@@ -2,7 +2,8 @@
 
 use crate::metrics::Metrics;
 use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Usage};
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,23 +12,38 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// Requests that may wait for room unless something else is said; more are turned away.
-pub const MOST_QUEUED: usize = 1024;
+/// What bounds the door to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// Most requests that wait for room; more are turned away.
+    pub queued: usize,
+    /// A request that has waited for so long and has not started is turned away; `None`: it waits on.
+    pub wait: Option<Duration>,
+    /// An engine that has work and finishes no step for so long is stuck.
+    pub stuck: Duration,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60) }
+    }
+}
+
 /// How long the thread looks for new requests while a device computes.
 const POLL: Duration = Duration::from_micros(50);
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
 /// What requests are told whose step broke off.
 const BROKE_OFF: &str = "E0307: the executor broke off; this is a defect of the server, report it with the request";
-/// An engine that has work and makes no step for so long is stuck.
-const STUCK: Duration = Duration::from_secs(60);
 
 /// What the engine's thread is asked for.
 enum Order {
     /// Several continuations for one client, all of them or none.
     Submit { requests: Vec<Request>, rid: String, reply: oneshot::Sender<Result<Taken, Turned>> },
     /// Gives requests up; the answer is how many.
-    Abort { whom: Whom, reply: Option<oneshot::Sender<usize>> },
+    Abort { whom: Whom, reply: oneshot::Sender<usize> },
+    /// Ends a request that has said all its client wants, such as one that came to a stop string.
+    Enough { id: RequestId },
     /// Forgets what is kept of finished requests; false while some are unfinished.
     Flush { reply: oneshot::Sender<bool> },
 }
@@ -35,6 +51,7 @@ enum Order {
 /// Requests that were taken: their names in the engine, and where their events come out.
 struct Taken {
     ids: Vec<RequestId>,
+    group: Arc<Group>,
     events: UnboundedReceiver<(usize, Event)>,
 }
 
@@ -56,6 +73,12 @@ pub(crate) enum Turned {
     Refused(Refusal),
     /// So many wait.
     Full(usize),
+    /// It has waited for so long.
+    Late(Duration),
+    /// A request that is not finished has this name.
+    Named(String),
+    /// The engine does not come back from a step.
+    Stuck,
     /// The engine's thread is gone.
     Stopped,
 }
@@ -67,6 +90,7 @@ pub struct Service {
     state: Arc<State>,
     limit_tokens: usize,
     vocab: usize,
+    door: Door,
 }
 
 /// What is known of the thread from outside.
@@ -82,11 +106,11 @@ struct State {
 impl Service {
     /// Moves an engine to a thread of its own.
     pub fn start<E: Executor + 'static>(engine: Engine<E>) -> std::io::Result<Service> {
-        Service::with_queue(engine, MOST_QUEUED)
+        Service::behind(engine, Door::default())
     }
 
-    /// The same with at most `queued` requests that wait.
-    pub fn with_queue<E: Executor + 'static>(engine: Engine<E>, queued: usize) -> std::io::Result<Service> {
+    /// The same behind a door of its own.
+    pub fn behind<E: Executor + 'static>(engine: Engine<E>, door: Door) -> std::io::Result<Service> {
         let (orders, inbox) = channel();
         let state = Arc::new(State {
             is_alive: AtomicBool::new(true),
@@ -97,12 +121,14 @@ impl Service {
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
         let alive = Alive(state.clone());
+        let own = door.clone();
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            Worker { engine, inbox, clients: HashMap::new(), queued, state }.run();
+            let (clients, names, arrivals) = Default::default();
+            Worker { engine, inbox, clients, names, arrivals, door: own, state }.run();
         })?;
-        Ok(Service { orders, state, limit_tokens, vocab })
+        Ok(Service { orders, state, limit_tokens, vocab, door })
     }
 
     /// Longest sequence, prompt and answer together.
@@ -120,11 +146,18 @@ impl Service {
         self.state.is_alive.load(Ordering::Acquire)
     }
 
-    /// Whether the engine has work and makes no progress.
+    /// Whether the engine has work and makes no progress: a step that does not come back shows once [`Door::stuck`] is over.
     pub fn is_stuck(&self) -> bool {
         let now_ms = self.state.started.elapsed().as_millis() as u64;
         let last_ms = self.state.round_ms.load(Ordering::Acquire);
-        self.state.is_busy.load(Ordering::Acquire) && now_ms.saturating_sub(last_ms) > STUCK.as_millis() as u64
+        self.state.is_busy.load(Ordering::Acquire)
+            && now_ms.saturating_sub(last_ms) > self.door.stuck.as_millis() as u64
+    }
+
+    /// How many requests wait, if no more may.
+    pub(crate) fn is_full(&self) -> Option<usize> {
+        let waiting = self.state.metrics.queued();
+        (waiting > 0 && waiting >= self.door.queued).then_some(waiting)
     }
 
     /// Counts and times of this server.
@@ -132,31 +165,44 @@ impl Service {
         &self.state.metrics
     }
 
-    /// Queues continuations for one client under a name: all of them, or none.
+    /// Queues continuations for one client under a name: all of them, or none. Where waiting has a limit, this waits with
+    /// them until the first has started.
     pub(crate) async fn submit(&self, requests: Vec<Request>, rid: String) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Submit { requests, rid, reply }).map_err(|_| Turned::Stopped)?;
-        let Taken { ids, events } = answer.await.unwrap_or(Err(Turned::Stopped))?;
-        Ok(Generation { events, ids, orders: self.orders.clone() })
+        let answer = tokio::time::timeout(self.door.stuck, answer).await.map_err(|_| Turned::Stuck)?;
+        let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
+        let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
+        let Some(wait) = self.door.wait else { return Ok(generation) };
+        generation.first = generation.next().await.ok_or(Turned::Stopped)?;
+        if group.is_late.load(Ordering::Acquire) { Err(Turned::Late(wait)) } else { Ok(generation) }
     }
 
-    /// Gives requests up; returns how many.
-    pub(crate) async fn abort(&self, whom: Whom) -> usize {
+    /// Gives requests up; returns how many, or nothing if the engine does not answer.
+    pub(crate) async fn abort(&self, whom: Whom) -> Option<usize> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.orders.send(Order::Abort { whom, reply: Some(reply) });
-        if sent.is_ok() { answer.await.unwrap_or(0) } else { 0 }
+        self.orders.send(Order::Abort { whom, reply }).ok()?;
+        self.answered(answer).await
     }
 
-    /// Forgets what is kept of finished requests; false while some are unfinished.
-    pub(crate) async fn flush(&self) -> bool {
+    /// Forgets what is kept of finished requests; false while some are unfinished, nothing if the engine does not answer.
+    pub(crate) async fn flush(&self) -> Option<bool> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::Flush { reply }).is_ok() && answer.await.unwrap_or(false)
+        self.orders.send(Order::Flush { reply }).ok()?;
+        self.answered(answer).await
+    }
+
+    /// The answer of the engine's thread, which comes between two steps.
+    async fn answered<T>(&self, answer: oneshot::Receiver<T>) -> Option<T> {
+        tokio::time::timeout(self.door.stuck, answer).await.ok()?.ok()
     }
 }
 
 /// The events of one client's requests. Dropping it aborts them before their next step.
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, Event)>,
+    /// Events that were looked at already.
+    first: Vec<(usize, Event)>,
     ids: Vec<RequestId>,
     orders: Sender<Order>,
 }
@@ -165,15 +211,23 @@ impl Generation {
     /// What has happened since the last call, at least one event, each with the index of its request; `None` after the
     /// last, or if the engine is gone.
     pub async fn next(&mut self) -> Option<Vec<(usize, Event)>> {
+        if !self.first.is_empty() {
+            return Some(std::mem::take(&mut self.first));
+        }
         let mut batch = Vec::new();
         if self.events.recv_many(&mut batch, BATCH).await == 0 { None } else { Some(batch) }
     }
 
-    /// Gives one of the requests up. Its last event still comes.
+    /// Names of the requests in the engine.
+    pub fn ids(&self) -> &[RequestId] {
+        &self.ids
+    }
+
+    /// Ends one of the requests, which has said enough. Its last event still comes.
     pub fn stop(&self, index: usize) {
         if let Some(id) = self.ids.get(index) {
             // An engine that is gone has stopped already.
-            let _ = self.orders.send(Order::Abort { whom: Whom::One(*id), reply: None });
+            let _ = self.orders.send(Order::Enough { id: *id });
         }
     }
 }
@@ -191,17 +245,32 @@ impl Drop for Alive {
 struct Client {
     events: UnboundedSender<(usize, Event)>,
     index: usize,
-    rid: Arc<str>,
-    since: Instant,
+    group: Arc<Group>,
     /// When its last token came.
     last: Option<Instant>,
+    /// It has said enough.
+    is_enough: bool,
+}
+
+/// What was submitted together.
+struct Group {
+    rid: String,
+    since: Instant,
+    /// One of its requests has left the queue.
+    has_started: AtomicBool,
+    /// None has, and it was turned away for that.
+    is_late: AtomicBool,
 }
 
 struct Worker<E: Executor> {
     engine: Engine<E>,
     inbox: Receiver<Order>,
     clients: HashMap<RequestId, Client>,
-    queued: usize,
+    /// Names of unfinished requests, and how many have each.
+    names: HashMap<String, usize>,
+    /// What has come, in order, where waiting has a limit.
+    arrivals: VecDeque<Arc<Group>>,
+    door: Door,
     state: Arc<State>,
 }
 
@@ -214,6 +283,8 @@ impl<E: Executor> Worker<E> {
                 return;
             }
             self.abort_abandoned();
+            self.turn_late_away();
+            self.begin_step(progress);
             // A defect in an executor costs the requests of that step, not the server.
             let step = catch_unwind(AssertUnwindSafe(|| self.engine.step()));
             progress = step.unwrap_or_else(|_| {
@@ -226,12 +297,18 @@ impl<E: Executor> Worker<E> {
 
     /// Writes down what others may want to know.
     fn publish(&self, progress: Progress) {
-        let scheduler = self.engine.scheduler();
-        self.state.metrics.load(scheduler);
+        self.state.metrics.load(self.engine.scheduler());
+        if progress == Progress::Idle {
+            self.state.is_busy.store(false, Ordering::Release);
+        }
+    }
+
+    /// Writes down when a step begins, before it does: it may never come back.
+    fn begin_step(&self, progress: Progress) {
         if progress != Progress::Waiting {
-            self.state.is_busy.store(progress == Progress::Worked, Ordering::Release);
             self.state.round_ms.store(self.state.started.elapsed().as_millis() as u64, Ordering::Release);
         }
+        self.state.is_busy.store(true, Ordering::Release);
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. False when nobody is left.
@@ -264,14 +341,20 @@ impl<E: Executor> Worker<E> {
     fn take(&mut self, order: Order) {
         match order {
             Order::Submit { requests, rid, reply } => {
-                let answer = self.submit(requests, &rid);
+                let answer = self.submit(requests, rid);
                 let _ = reply.send(answer);
             }
             Order::Abort { whom, reply } => {
                 let count = self.abort(&whom);
                 self.deliver();
-                if let Some(reply) = reply {
-                    let _ = reply.send(count);
+                let _ = reply.send(count);
+            }
+            Order::Enough { id } => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.is_enough = true;
+                    self.engine.abort(id);
+                    // Its name is free for what its client sends next.
+                    self.deliver();
                 }
             }
             Order::Flush { reply } => {
@@ -280,27 +363,70 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    fn submit(&mut self, requests: Vec<Request>, rid: &str) -> Result<Taken, Turned> {
+    fn submit(&mut self, requests: Vec<Request>, rid: String) -> Result<Taken, Turned> {
+        if self.names.contains_key(&rid) {
+            return Err(Turned::Named(rid));
+        }
         let waiting = self.engine.scheduler().waiting();
-        if waiting.saturating_add(requests.len()) > self.queued.max(requests.len()) {
+        if waiting.saturating_add(requests.len()) > self.door.queued.max(requests.len()) {
             self.state.metrics.turned_away();
             return Err(Turned::Full(waiting));
         }
         // One that is refused leaves none of the others behind.
         let ids = self.engine.submit_all(requests).map_err(Turned::Refused)?;
         let (events, receiver) = unbounded_channel();
-        let (rid, since): (Arc<str>, _) = (rid.into(), Instant::now());
+        let (has_started, is_late) = Default::default();
+        let group = Arc::new(Group { rid: rid.clone(), since: Instant::now(), has_started, is_late });
         for (index, id) in ids.iter().enumerate() {
-            self.clients.insert(*id, Client { events: events.clone(), index, rid: rid.clone(), since, last: None });
+            let (events, group) = (events.clone(), group.clone());
+            self.clients.insert(*id, Client { events, index, group, last: None, is_enough: false });
         }
-        Ok(Taken { ids, events: receiver })
+        if !ids.is_empty() {
+            self.names.insert(rid, ids.len());
+        }
+        if self.door.wait.is_some() {
+            self.arrivals.push_back(group.clone());
+        }
+        Ok(Taken { ids, group, events: receiver })
+    }
+
+    /// A request is finished: its name is free once all under it are.
+    fn remove(&mut self, id: RequestId) -> Option<Client> {
+        let client = self.clients.remove(&id)?;
+        if let Entry::Occupied(mut count) = self.names.entry(client.group.rid.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(client)
+    }
+
+    /// Gives up what has waited too long.
+    fn turn_late_away(&mut self) {
+        let Some(wait) = self.door.wait else { return };
+        while let Some(group) = self.arrivals.front() {
+            let has_gone = group.has_started.load(Ordering::Acquire) || !self.names.contains_key(&group.rid);
+            if !has_gone && group.since.elapsed() < wait {
+                return;
+            }
+            let Some(group) = self.arrivals.pop_front() else { return };
+            if has_gone {
+                continue;
+            }
+            group.is_late.store(true, Ordering::Release);
+            self.state.metrics.turned_away();
+            let of_group = |(_, client): &(&RequestId, &Client)| Arc::ptr_eq(&client.group, &group);
+            let late: Vec<RequestId> = self.clients.iter().filter(of_group).map(|(id, _)| *id).collect();
+            late.iter().for_each(|id| self.engine.abort(*id));
+        }
     }
 
     /// Gives requests up; returns how many.
     fn abort(&mut self, whom: &Whom) -> usize {
         let is_meant = |id: &RequestId, client: &Client| match whom {
             Whom::All => true,
-            Whom::Named(rid) => *client.rid == **rid,
+            Whom::Named(rid) => client.group.rid == *rid,
             Whom::One(one) => id == one,
         };
         let meant: Vec<RequestId> = self.clients.iter().filter(|(id, c)| is_meant(id, c)).map(|(id, _)| *id).collect();
@@ -318,6 +444,7 @@ impl<E: Executor> Worker<E> {
 
     fn fail_all(&mut self) {
         self.engine.recover(BROKE_OFF);
+        self.names.clear();
         for (request, client) in std::mem::take(&mut self.clients) {
             self.engine.abort(request);
             let reason = FinishReason::Error(BROKE_OFF.into());
@@ -329,21 +456,25 @@ impl<E: Executor> Worker<E> {
         for event in self.engine.take_events() {
             let id = event.request();
             let Some(client) = self.clients.get_mut(&id) else { continue };
-            let now = Instant::now();
+            let (now, since) = (Instant::now(), client.group.since);
             match &event {
-                Event::Started { .. } => self.state.metrics.left_queue(now - client.since),
+                Event::Started { .. } => {
+                    client.group.has_started.store(true, Ordering::Release);
+                    self.state.metrics.left_queue(now - since);
+                }
                 Event::Scored { .. } => {}
                 Event::Token { .. } => {
-                    self.state.metrics.token(client.since, client.last.replace(now), now);
+                    self.state.metrics.token(since, client.last.replace(now), now);
                 }
                 Event::Finished { reason, usage, .. } => {
-                    self.state.metrics.finished(client.since, now, reason, usage);
+                    let is_given_up = *reason == FinishReason::Aborted && !client.is_enough;
+                    self.state.metrics.finished(since, now, is_given_up, usage);
                 }
             }
             let is_last = matches!(event, Event::Finished { .. });
             let _ = client.events.send((client.index, event));
             if is_last {
-                self.clients.remove(&id);
+                self.remove(id);
             }
         }
     }

@@ -41,6 +41,11 @@ pub(crate) fn done(last: Option<Frame>) -> Vec<Frame> {
     last.into_iter().chain([Frame::data("[DONE]")]).collect()
 }
 
+/// How OpenAI's streams end after a failure.
+pub(crate) fn failed(error: &ApiError) -> Vec<Frame> {
+    done(Some(Frame::data(error.body())))
+}
+
 /// How a protocol spells an answer.
 pub(crate) trait Spell: Send + 'static {
     /// What comes before all steps.
@@ -50,8 +55,8 @@ pub(crate) trait Spell: Send + 'static {
     /// What comes after all steps.
     fn end(&mut self, usage: Usage) -> Vec<Frame>;
     /// What comes instead of the rest after a failure: open parts are closed, the error is told, the stream ends.
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
-        done(Some(Frame::data(error.body())))
+    fn failed(&mut self, error: &ApiError, _usage: Usage) -> Vec<Frame> {
+        failed(error)
     }
     /// What is sent while nothing happens; absent: a comment.
     fn idle(&self) -> Option<Frame> {
@@ -113,7 +118,7 @@ impl<S: Spell> Answering<S> {
                 }
                 Err(error) => {
                     self.is_over = true;
-                    self.spell.failed(&error)
+                    self.spell.failed(&error, self.answers.usage())
                 }
             };
             self.ready.extend(frames);

@@ -197,7 +197,7 @@ fn main() {
     let template = Arc::new(ResponseTemplate::from_file(&file).expect("template"));
     let stop = ["<|return|>", "<|call|>", "<|endoftext|>"].map(control);
     let start = Instant::now();
-    let compiler = Compiler::new(Arc::clone(&tokenizer), &stop, Some(&template), Limits::default()).expect("compiler");
+    let compiler = Compiler::new(Arc::clone(&tokenizer), &stop, Limits::default()).expect("compiler");
     println!("{VOCAB} tokens; compiler built in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
     let mut dice = Dice(7);
     let schema = json!({"type": "object", "properties": {

@@ -1,5 +1,6 @@
 //! `tojson` as chat templates mean it: Python's `json.dumps`, not the HTML-safe filter of a web template.
 
+use crate::exact::Digits;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use std::fmt::Write;
@@ -79,9 +80,13 @@ fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) -> 
                 write_value(out, &value.get_item(&key)?, style, depth + 1)
             })?;
         }
-        other => {
-            return Err(Error::new(ErrorKind::BadSerialization, format!("`tojson` cannot write an {other} value")));
-        }
+        other => match value.downcast_object_ref::<Digits>() {
+            Some(Digits(digits)) => out.push_str(digits),
+            None => {
+                let message = format!("`tojson` cannot write an {other} value");
+                return Err(Error::new(ErrorKind::BadSerialization, message));
+            }
+        },
     }
     Ok(())
 }
@@ -171,7 +176,7 @@ fn write_string(out: &mut String, text: &str, ascii: bool) {
 }
 
 /// `repr` of a Python float: the shortest digits that read back, an exponent below 1e-4 and from 1e16 on.
-fn python_float(x: f64) -> String {
+pub(crate) fn python_float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".into();
     }

@@ -7,6 +7,7 @@
 mod config;
 mod detokenizer;
 mod error;
+mod exact;
 pub mod grammar;
 mod json_filter;
 mod output;
@@ -19,6 +20,7 @@ mod tokenizer;
 pub use config::GenerationDefaults;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use exact::exact_json;
 pub use output::{OutputText, Piece};
 pub use stops::StopStrings;
 pub use template::{ChatTemplate, TemplateError};

@@ -4,10 +4,11 @@
 //! string and dictionary methods, `tojson` without HTML escapes, `raise_exception`, `strftime_now`, and `generation`
 //! blocks (which mark text and change none).
 
-use crate::json_filter::tojson;
+use crate::exact::variable;
+use crate::json_filter::{python_float, tojson};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::Map;
 
@@ -53,6 +54,7 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.set_fuel(Some(FUEL));
+        environment.set_formatter(print);
         environment.add_filter("tojson", tojson);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
@@ -77,7 +79,18 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME)?;
         let mut all = self.special.clone();
         all.extend(variables);
-        Ok(template.render(Value::from(Serde(all)))?)
+        let all = Value::from_pairs(all.into_iter().map(|(name, value)| (name, variable(value))));
+        Ok(template.render(all)?)
+    }
+}
+
+/// Prints a value; numbers as Python does, also large and small ones.
+fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match f64::try_from(value.clone()) {
+        Ok(number) if value.kind() == ValueKind::Number && !value.is_integer() && number.is_finite() => {
+            Ok(out.write_str(&python_float(number))?)
+        }
+        _ => escape_formatter(out, state, value),
     }
 }
 

@@ -31,7 +31,7 @@ fn compiler(limits: Limits) -> Compiler {
     let dir = root().join("examples/beam-nano");
     let tokenizer = Arc::new(Tokenizer::load(&dir.join("tokenizer.json")).expect("tokenizer"));
     let stop = text::stop_tokens(&dir, &[]).expect("stop tokens");
-    Compiler::new(tokenizer, &stop, Some(&template("beam-template.json")), limits).expect("compiler")
+    Compiler::new(tokenizer, &stop, limits).expect("compiler")
 }
 
 /// The turn that a recorded case is about.
@@ -480,6 +480,13 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
     for (spec, code) in [
         (GrammarSpec::Regex("(a{1000}){1000}".into()), "X0303"),
         (GrammarSpec::Ebnf("root ::= ([a-z]{999}){999}".into()), "X0303"),
+        // All expressions of a wish together, and all of its text.
+        (
+            GrammarSpec::StructuralTag(json!({"format": {"type": "sequence", "elements":
+                (0..200).map(|i| json!({"type": "regex", "pattern": format!("\\w{{20}}{i}")})).collect::<Vec<_>>()}})),
+            "X0303",
+        ),
+        (GrammarSpec::Choice((0..200_000).map(|i| format!("a{i:07}")).collect()), "X0303"),
         (GrammarSpec::Regex("(?=a)b".into()), "X0301"),
         (GrammarSpec::Regex("[".into()), "X0301"),
         (GrammarSpec::Lark("start: nosuch".into()), "X0301"),
@@ -505,7 +512,7 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
             "X0301",
         ),
         (GrammarSpec::JsonSchema { schema: deep, strict: false }, "X030"),
-        (GrammarSpec::JsonSchema { schema: json!({"type": "object", "properties": wide}), strict: false }, "X030"),
+        (GrammarSpec::JsonSchema { schema: json!({"type": "object", "properties": wide}), strict: false }, "X0303"),
     ] {
         let shown: String = format!("{spec:?}").chars().take(100).collect();
         match bounded.compile(&spec).err() {
@@ -530,9 +537,11 @@ fn bad_and_hostile_grammars_are_refused_in_bounded_time() {
 fn kept_grammars_are_bounded_in_number_and_bytes() {
     let choice = |n: usize| GrammarSpec::Choice(vec![format!("answer {n}")]);
     let few = compiler(Limits { kept: 3, ..patient() });
-    let all: Vec<Arc<Grammar>> = (0..5).map(|n| few.compile(&choice(n)).expect("grammar")).collect();
+    let mut all: Vec<Arc<Grammar>> = (0..5).map(|n| few.compile(&choice(n)).expect("grammar")).collect();
     assert!(Arc::ptr_eq(&all[4], &few.compile(&choice(4)).expect("grammar")), "found again");
-    assert!(!Arc::ptr_eq(&all[0], &few.compile(&choice(0)).expect("grammar")), "made room");
+    assert!(Arc::ptr_eq(&all[0], &few.compile(&choice(0)).expect("grammar")), "made room, and is still in use");
+    all.clear();
+    assert_eq!([0, 1, 2, 3, 4].map(|n| few.kept(&choice(n)).is_some()), [false, false, true, true, true]);
     let each = few.kept_bytes() / 3;
     assert!(each > 1000, "{each} bytes");
     let small = compiler(Limits { kept_bytes: 2 * each + each / 2, ..patient() });
@@ -541,6 +550,117 @@ fn kept_grammars_are_bounded_in_number_and_bytes() {
     assert!(kept > 0 && kept <= 2 * each + each / 2, "{kept} bytes of {each} each");
     few.forget();
     assert_eq!(few.kept_bytes(), 0);
+}
+
+#[test]
+fn what_is_known_needs_no_place_among_those_who_compile() {
+    let choice = |n: usize| Arc::new(GrammarSpec::Choice(vec![format!("answer {n}")]));
+    let full = compiler(Limits { running: 0, ..patient() });
+    assert!(matches!(full.compile(&choice(0)), Err(GrammarError::Busy { limit: 0, .. })));
+    let usual = full.compile(&GrammarSpec::JsonObject).expect("has places of its own");
+    assert!(full.admits(&usual, "{}").expect("matcher"));
+    let one = compiler(Limits { running: 1, ..patient() });
+    let known = one.compile(&choice(0)).expect("grammar");
+    assert!(matches!(one.kept(&choice(0)), Some(Ok(kept)) if Arc::ptr_eq(&kept, &known)));
+    // What took too long takes no second place, until it is there after all.
+    let error = one.give_up(&choice(1));
+    assert_eq!((error.code().as_str(), one.kept(&choice(1)).expect("known").err()), ("X0304", Some(error)));
+    assert!(one.kept(&choice(2)).is_none());
+    one.begin(&choice(1), (), |_| ()).expect("a place");
+    while !matches!(one.kept(&choice(1)), Some(Ok(_))) {
+        std::thread::yield_now();
+    }
+    one.give_up(&choice(1));
+    assert!(matches!(one.kept(&choice(1)), Some(Ok(_))), "it was in time");
+    one.forget();
+    assert!(one.kept(&choice(1)).is_none());
+}
+
+#[test]
+fn wishes_that_differ_in_anything_are_told_apart() {
+    let base = || TurnSpec {
+        template: template("beam-template.json"),
+        tools: vec![ToolSpec { name: "f".into(), parameters: json!({"type": "object"}), ..ToolSpec::default() }],
+        choice: Choice::Auto,
+        parallel: true,
+        answer: None,
+        place: TurnPlace::MessageStart,
+        begun: String::new(),
+    };
+    let turn = |change: &dyn Fn(&mut TurnSpec)| {
+        let mut spec = base();
+        change(&mut spec);
+        GrammarSpec::Turn(Box::new(spec))
+    };
+    let compiler = compiler(patient());
+    let shared = base().template;
+    let of = |change: &dyn Fn(&mut TurnSpec)| {
+        turn(&|spec| {
+            spec.template = Arc::clone(&shared);
+            change(spec);
+        })
+    };
+    compiler.compile(&of(&|_| ())).expect("grammar");
+    assert!(compiler.kept(&of(&|_| ())).is_some());
+    let strict = |strict| Some(GrammarSpec::JsonSchema { schema: json!({"type": "object"}), strict });
+    let changes: [&dyn Fn(&mut TurnSpec); 9] = [
+        &|spec| spec.choice = Choice::Required,
+        &|spec| spec.parallel = false,
+        &|spec| spec.place = TurnPlace::Answer,
+        &|spec| spec.begun = "x".into(),
+        &|spec| spec.answer = strict(true),
+        &|spec| spec.tools[0].strict = true,
+        &|spec| spec.tools[0].name = "g".into(),
+        &|spec| spec.tools[0].parameters = json!({"type": "object", "properties": {}}),
+        &|spec| spec.tools[0].held = vec![("a".into(), GrammarSpec::Regex("b".into()))],
+    ];
+    for (i, change) in changes.iter().enumerate() {
+        assert!(compiler.kept(&of(*change)).is_none(), "change {i}");
+    }
+    assert!(compiler.kept(&turn(&|_| ())).is_none(), "another template");
+    assert_eq!(of(&|spec| spec.tools.clear()).lane(), Lane::Usual);
+    let begun = of(&|spec| (spec.tools, spec.place, spec.begun) = (Vec::new(), TurnPlace::Answer, "x".into()));
+    assert_eq!(begun.lane(), Lane::Short);
+    let long = json!({"type": "object", "description": "x".repeat(70_000)});
+    assert_eq!(of(&|_| ()).lane(), Lane::Short);
+    assert_eq!(of(&|spec| spec.tools[0].parameters = long.clone()).lane(), Lane::Long);
+}
+
+#[test]
+fn many_tools_that_cannot_be_held_are_lowered_once_each() {
+    let unheld = json!({"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}]});
+    let spec = |tools: usize, parameters: &Value, strict: bool| {
+        let tool = |i: usize| ToolSpec {
+            name: format!("t{i}"),
+            parameters: parameters.clone(),
+            strict,
+            ..ToolSpec::default()
+        };
+        GrammarSpec::Turn(Box::new(TurnSpec {
+            template: template("beam-template.json"),
+            tools: (0..tools).map(tool).collect(),
+            choice: Choice::Auto,
+            parallel: true,
+            answer: None,
+            place: TurnPlace::MessageStart,
+            begun: String::new(),
+        }))
+    };
+    let bytes = |tools| COMPILER.text(&spec(tools, &unheld, false)).expect("text").len();
+    // All share the rule of free arguments: what each adds is its opener.
+    let (few, more, many) = (bytes(100), bytes(200), bytes(2000));
+    assert!(many - more <= 20 * (more - few), "{few}, {more}, {many}");
+    assert!(COMPILER.compile(&spec(200, &unheld, false)).is_ok());
+    let error = COMPILER.text(&spec(3, &unheld, true)).expect_err("strict");
+    assert_eq!(error.place(), Some("tools.0.parameters"));
+    // Patterns of all schemas together have one budget.
+    let heavy =
+        json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{400}[0-9a-f]{400}$"}}});
+    let code = |tools| COMPILER.compile(&spec(tools, &heavy, false)).err().map(|error| error.code());
+    assert_eq!(code(300).as_deref(), Some("X0303"));
+    // Time has an end, too.
+    let hasty = compiler(Limits { time: std::time::Duration::ZERO, ..Limits::default() });
+    assert_eq!(hasty.text(&spec(3, &unheld, false)).expect_err("no time").code(), "X0304");
 }
 
 #[test]

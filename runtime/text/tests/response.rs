@@ -237,6 +237,39 @@ fn what_cannot_be_run_is_refused_with_its_place() {
 }
 
 #[test]
+fn control_tokens_that_are_only_spelt_are_text() {
+    let template = template("beam-template.json");
+    let closer = "<|end|><|start|>assistant";
+    let begin = "<|channel|>analysis<|message|>a ";
+    let text = format!("{begin}{closer} b{closer}<|channel|>final<|message|>c<|end|>d");
+    let last = text.rfind('>').expect("one");
+    let ends = text.match_indices('>').map(|(at, _)| at);
+    let spelt: Vec<usize> =
+        ends.filter(|at| (begin.len()..begin.len() + closer.len()).contains(at) || *at == last).collect();
+    assert_eq!(spelt.len(), 3);
+    for split in 0..=text.len() {
+        let tools = Arc::new(Tools::none());
+        let mut parser = ResponseParser::new(template.clone(), tools, ParseOptions::default(), "<|start|>assistant")
+            .expect("parser");
+        let (a, b) = text.split_at(split);
+        let before: Vec<usize> = spelt.iter().copied().filter(|at| *at < split).collect();
+        let behind: Vec<usize> = spelt.iter().filter_map(|at| at.checked_sub(split)).collect();
+        let mut events = parser.push_spelt(a, &before).expect("text");
+        events.extend(parser.push_spelt(b, &behind).expect("text"));
+        events.extend(parser.finish(Ending::Length).expect("end").events);
+        let (mut reasoning, mut content) = (String::new(), String::new());
+        for event in events {
+            match event {
+                Event::Reasoning(text) => reasoning += &text,
+                Event::Content(text) => content += &text,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((reasoning, content), (format!("a {closer} b"), "c<|end|>d".to_owned()), "{split}");
+    }
+}
+
+#[test]
 fn limits_end_one_answer() {
     let template = template("variant-template.json");
     let options = ParseOptions { limit_bytes: 100, ..ParseOptions::default() };

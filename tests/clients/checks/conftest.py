@@ -6,6 +6,7 @@ import subprocess
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 KEY = "a-key-for-checks"
 
@@ -48,6 +49,28 @@ def serve():
         server.stop()
 
 
+@pytest.fixture
+def full(serve):
+    """A server that has no room: one request runs and one waits, as each has more to do than others take to arrive."""
+    server = serve("--max-queued-requests", "1", "--max-running", "1")
+    texts = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    long = {"prompt": "import os", "max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
+    streams = [texts.completions.create(model=server.model, **long) for _ in range(2)]
+    yield server, texts
+    for stream in streams:
+        stream.close()
+
+
+def turned_away(ask, kind):
+    """`ask(stream)` is refused in both forms, before any stream, with a time to try again."""
+    for stream in [False, True]:
+        with pytest.raises(kind) as caught:
+            ask(stream)
+        assert caught.value.status_code == 429 and int(caught.value.response.headers["retry-after"]) >= 1
+        error = caught.value.body
+        assert error.get("error", error)["type"] == "rate_limit_error"
+
+
 @pytest.fixture(scope="session")
 def client(server):
     """OpenAI's client. It does not try again, so that every error shows."""
@@ -69,3 +92,17 @@ WEATHER = {
         },
     },
 }
+
+QUESTION = "What element is C?"
+ANSWER = "C is the symbol of carbon."
+MADRID = "What is the weather in Madrid? Use celsius."
+ARGUMENTS = {"city": "Madrid", "unit": "celsius"}
+RESULT = json.dumps({"city": "Madrid", "temperature": 12, "sky": "windy"})
+TOLD = "It is 12 degrees and windy in Madrid."
+
+
+class Element(BaseModel):
+    """What answers are parsed into."""
+
+    element: str
+    atoms: int

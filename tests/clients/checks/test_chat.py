@@ -6,10 +6,10 @@ import urllib.request
 import jsonschema
 import openai
 import pytest
-from conftest import KEY, WEATHER
+from conftest import ANSWER, ARGUMENTS, KEY, MADRID, RESULT, TOLD, WEATHER, Element, turned_away
+from conftest import QUESTION as TEXT
 
-QUESTION = [{"role": "user", "content": "What element is C?"}]
-ANSWER = "C is the symbol of carbon."
+QUESTION = [{"role": "user", "content": TEXT}]
 
 
 def ask(client, server, **more):
@@ -42,21 +42,20 @@ def test_a_stream_says_the_same(client, server):
 
 
 def test_tools_in_a_loop(client, server):
-    messages = [{"role": "user", "content": "What is the weather in Madrid? Use celsius."}]
+    messages = [{"role": "user", "content": MADRID}]
     first = ask(client, server, messages=messages, tools=[WEATHER]).choices[0]
     assert first.finish_reason == "tool_calls"
     [call] = first.message.tool_calls
     assert call.function.name == "get_weather"
-    assert json.loads(call.function.arguments) == {"city": "Madrid", "unit": "celsius"}
+    assert json.loads(call.function.arguments) == ARGUMENTS
     messages.append(first.message.model_dump(exclude_none=True))
-    result = json.dumps({"city": "Madrid", "temperature": 12, "sky": "windy"})
-    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": RESULT})
     second = ask(client, server, messages=messages, tools=[WEATHER]).choices[0]
-    assert (second.message.content, second.finish_reason) == ("It is 12 degrees and windy in Madrid.", "stop")
+    assert (second.message.content, second.finish_reason) == (TOLD, "stop")
 
 
 def test_streamed_calls_join_to_the_whole_ones(client, server):
-    messages = [{"role": "user", "content": "What is the weather in Madrid? Use celsius."}]
+    messages = [{"role": "user", "content": MADRID}]
     arguments, names, deltas = "", [], 0
     for chunk in ask(client, server, messages=messages, tools=[WEATHER], stream=True):
         for choice in chunk.choices:
@@ -65,7 +64,7 @@ def test_streamed_calls_join_to_the_whole_ones(client, server):
                 arguments += call.function.arguments
                 deltas += 1
     assert names == ["get_weather"] and deltas > 2
-    assert json.loads(arguments) == {"city": "Madrid", "unit": "celsius"}
+    assert json.loads(arguments) == ARGUMENTS
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
@@ -77,7 +76,7 @@ def test_a_call_can_be_demanded(client, server, choice):
 
 
 def test_no_call_without_tools_shown(client, server):
-    messages = [{"role": "user", "content": "What is the weather in Madrid? Use celsius."}]
+    messages = [{"role": "user", "content": MADRID}]
     made = ask(client, server, messages=messages, tools=[WEATHER], tool_choice="none", max_tokens=200).choices[0]
     assert made.message.tool_calls is None and "<|" not in (made.message.content or "")
 
@@ -100,9 +99,11 @@ def test_answers_follow_a_schema(client, server, temperature):
 
 
 def test_json_objects(client, server):
-    made = ask(client, server, response_format={"type": "json_object"}, max_tokens=800).choices[0]
-    if made.finish_reason == "stop":
-        assert isinstance(json.loads(made.message.content), dict)
+    form = {"response_format": {"type": "json_object"}, "temperature": 1, "max_tokens": 1500}
+    made = [ask(client, server, seed=seed, **form).choices[0] for seed in range(4)]
+    complete = [choice for choice in made if choice.finish_reason == "stop"]
+    assert complete, "every answer was cut"
+    assert all(isinstance(json.loads(choice.message.content), dict) for choice in complete)
 
 
 def test_logprobs_are_aligned_with_tokens(client, server):
@@ -132,12 +133,6 @@ def test_stop_strings_and_limits(client, server):
 
 
 def test_parsed_answers_of_the_client(client, server):
-    from pydantic import BaseModel
-
-    class Element(BaseModel):
-        element: str
-        atoms: int
-
     made = client.chat.completions.parse(
         model=server.model, messages=QUESTION, response_format=Element, temperature=0, max_tokens=1500
     )
@@ -193,18 +188,11 @@ def test_keys(server):
             other.models.list()
 
 
-def test_a_full_queue_is_an_error_before_any_stream(serve):
-    server = serve("--max-queued-requests", "1", "--max-running", "1")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
-    # One request runs and one waits, as each has more to do than the others take to arrive.
-    long = {"prompt": "import os", "max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
-    open_streams = [client.completions.create(model=server.model, **long) for _ in range(2)]
-    for stream in [False, True]:
-        with pytest.raises(openai.APIStatusError) as caught:
-            client.completions.create(model=server.model, prompt=["a", "b"], max_tokens=1, stream=stream)
-        assert caught.value.status_code == 503 and int(caught.value.response.headers["retry-after"]) >= 1
-    for stream in open_streams:
-        stream.close()
+def test_a_full_queue_is_an_error_before_any_stream(full):
+    server, client = full
+    turned_away(lambda stream: ask(client, server, stream=stream), openai.RateLimitError)
+    texts = lambda stream: client.completions.create(model=server.model, prompt=["a", "b"], max_tokens=1, stream=stream)
+    turned_away(texts, openai.RateLimitError)
 
 
 def test_a_server_that_stops_ends_its_streams(serve):

@@ -4,19 +4,18 @@ import json
 
 import anthropic
 import jsonschema
-import openai
 import pytest
-from conftest import KEY, WEATHER
+from conftest import ANSWER, ARGUMENTS, KEY, RESULT, TOLD, WEATHER, Element, turned_away
+from conftest import MADRID as WEATHER_TEXT
+from conftest import QUESTION as TEXT
 
-QUESTION = [{"role": "user", "content": "What element is C?"}]
-ANSWER = "C is the symbol of carbon."
-MADRID = [{"role": "user", "content": "What is the weather in Madrid? Use celsius."}]
+QUESTION = [{"role": "user", "content": TEXT}]
+MADRID = [{"role": "user", "content": WEATHER_TEXT}]
 TOOL = {
     "name": "get_weather",
     "description": WEATHER["function"]["description"],
     "input_schema": WEATHER["function"]["parameters"],
 }
-RESULT = json.dumps({"city": "Madrid", "temperature": 12, "sky": "windy"})
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_raw_events_come_in_order(claude, server):
         assert event.index == index
     assert events[-2].delta.stop_reason == "tool_use"
     pieces = [e.delta.partial_json for e in events if e.type == "content_block_delta" and e.delta.type == "input_json_delta"]
-    assert len(pieces) > 2 and json.loads("".join(pieces)) == {"city": "Madrid", "unit": "celsius"}
+    assert len(pieces) > 2 and json.loads("".join(pieces)) == ARGUMENTS
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -93,11 +92,11 @@ def test_tools_in_a_loop(claude, server, streams, display):
     assert (kinds(first), first.stop_reason) == (["thinking", "tool_use"], "tool_use")
     thought, call = first.content
     assert bool(thought.thinking) == (display == "summarized") and thought.signature
-    assert (call.name, call.input) == ("get_weather", {"city": "Madrid", "unit": "celsius"})
+    assert (call.name, call.input) == ("get_weather", ARGUMENTS)
     result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": RESULT}]}
     second = ask([*MADRID, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}])
     assert second.stop_reason == "end_turn"
-    assert [block.text for block in second.content if block.type == "text"] == ["It is 12 degrees and windy in Madrid."]
+    assert [block.text for block in second.content if block.type == "text"] == [TOLD]
 
 
 def test_the_clients_own_tool_runner(claude, server):
@@ -135,12 +134,6 @@ def test_no_call_without_tools_shown(claude, server):
 
 
 def test_answers_follow_a_schema(claude, server):
-    from pydantic import BaseModel
-
-    class Element(BaseModel):
-        element: str
-        atoms: int
-
     request = asked(server, max_tokens=1500)
     parsed = claude.messages.parse(**request, output_format=Element)
     assert isinstance(parsed.parsed_output, Element)
@@ -203,17 +196,7 @@ def test_keys(server):
     assert bearer.messages.create(**asked(server, max_tokens=1)).usage.output_tokens == 1
 
 
-def test_a_full_queue_is_an_error_before_any_stream(serve):
-    server = serve("--max-queued-requests", "1", "--max-running", "1")
+def test_a_full_queue_is_an_error_before_any_stream(full):
+    server, _ = full
     claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
-    # One request runs and one waits, as each has more to do than the others take to arrive.
-    texts = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
-    long = {"prompt": "import os", "max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
-    open_streams = [texts.completions.create(model=server.model, **long) for _ in range(2)]
-    for stream in [False, True]:
-        with pytest.raises(anthropic.APIStatusError) as caught:
-            claude.messages.create(**asked(server, stream=stream))
-        assert (caught.value.status_code, caught.value.body["error"]["type"]) == (503, "overloaded_error")
-        assert int(caught.value.response.headers["retry-after"]) >= 1
-    for stream in open_streams:
-        stream.close()
+    turned_away(lambda stream: claude.messages.create(**asked(server, stream=stream)), anthropic.RateLimitError)

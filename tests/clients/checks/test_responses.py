@@ -1,18 +1,14 @@
 """Responses through OpenAI's own client."""
 
 import json
+import re
 
 import jsonschema
 import openai
 import pytest
-from conftest import KEY, WEATHER
-from pydantic import BaseModel
+from conftest import ANSWER, ARGUMENTS, KEY, QUESTION, RESULT, TOLD, WEATHER, Element, turned_away
+from conftest import MADRID as ASKED
 
-QUESTION = "What element is C?"
-ANSWER = "C is the symbol of carbon."
-ASKED = "What is the weather in Madrid? Use celsius."
-RESULT = json.dumps({"city": "Madrid", "temperature": 12, "sky": "windy"})
-TOLD = "It is 12 degrees and windy in Madrid."
 TOOL = {"type": "function", **WEATHER["function"]}
 
 
@@ -96,13 +92,13 @@ def test_the_streaming_helper_of_the_client(client, server):
         pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
         final = stream.get_final_response()
     [call] = calls(final)
-    assert len(pieces) > 2 and json.loads("".join(pieces)) == json.loads(call.arguments) == {"city": "Madrid", "unit": "celsius"}
+    assert len(pieces) > 2 and json.loads("".join(pieces)) == json.loads(call.arguments) == ARGUMENTS
 
 
 def test_tools_in_a_loop_by_name(client, server):
     first = ask(client, server, input=ASKED, tools=[TOOL])
     [call] = calls(first)
-    assert call.name == "get_weather" and json.loads(call.arguments) == {"city": "Madrid", "unit": "celsius"}
+    assert call.name == "get_weather" and json.loads(call.arguments) == ARGUMENTS
     output = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
     second = ask(client, server, input=[output], tools=[TOOL], previous_response_id=first.id)
     assert second.output_text == TOLD and second.previous_response_id == first.id
@@ -143,23 +139,22 @@ def test_a_call_can_be_demanded(client, server, choice):
 
 
 def test_the_shell_and_custom_tools(client, server):
+    def complete(kind, **more):
+        """The calls of complete answers, of which there must be some."""
+        drawn = {"temperature": 1, "max_output_tokens": 1200, **more}
+        made = [ask(client, server, extra_body={"seed": seed}, **drawn) for seed in range(4)]
+        calls = [[item for item in one.output if item.type == kind] for one in made if one.status == "completed"]
+        assert calls, f"every {kind} was cut"
+        assert all(len(one) == 1 for one in calls)
+        return [one[0] for one in calls]
+
     shell = {"type": "shell", "environment": {"type": "local"}}
-    made = ask(client, server, tools=[shell], tool_choice={"type": "shell"}, max_output_tokens=600)
-    if made.status == "completed":
-        [call] = [item for item in made.output if item.type == "shell_call"]
+    for call in complete("shell_call", tools=[shell], tool_choice={"type": "shell"}):
         assert len(call.action.commands) == 1 and call.action.timeout_ms == 600000
     form = {"type": "grammar", "syntax": "regex", "definition": "[ab]{3}-[0-9]"}
     code = {"type": "custom", "name": "code", "description": "A code.", "format": form}
-    choice = {"type": "custom", "name": "code"}
-    made = ask(client, server, tools=[code], tool_choice=choice, max_output_tokens=600)
-    if made.status == "completed":
-        [call] = [item for item in made.output if item.type == "custom_tool_call"]
-        assert len(call.input) == 5 and call.input[3] == "-"
-
-
-class Element(BaseModel):
-    element: str
-    atoms: int
+    for call in complete("custom_tool_call", tools=[code], tool_choice={"type": "custom", "name": "code"}):
+        assert re.fullmatch(form["definition"], call.input)
 
 
 def test_parsed_answers_of_the_client(client, server):
@@ -221,18 +216,9 @@ def test_errors_are_the_clients_own(client, server, stream, more, kind, param):
     assert caught.value.param == param and caught.value.type and caught.value.code
 
 
-def test_a_full_queue_is_an_error_before_any_stream(serve):
-    server = serve("--max-queued-requests", "1", "--max-running", "1")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
-    # One request runs and one waits, as each has more to do than the others take to arrive.
-    long = {"prompt": "import os", "max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
-    open_streams = [client.completions.create(model=server.model, **long) for _ in range(2)]
-    for stream in [False, True]:
-        with pytest.raises(openai.APIStatusError) as caught:
-            ask(client, server, stream=stream)
-        assert caught.value.status_code == 503 and int(caught.value.response.headers["retry-after"]) >= 1
-    for stream in open_streams:
-        stream.close()
+def test_a_full_queue_is_an_error_before_any_stream(full):
+    server, client = full
+    turned_away(lambda stream: ask(client, server, stream=stream), openai.RateLimitError)
 
 
 def test_a_server_without_a_store(serve):

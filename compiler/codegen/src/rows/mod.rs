@@ -14,8 +14,10 @@ mod index;
 mod modes;
 mod order;
 mod text;
+mod unit;
 
 pub use text::layout_type;
+pub use unit::{grid, grouped, text};
 
 use artifact::{Blocks, Param};
 use ir::{Axis, DType, Extent, Graph, KvLayout, ValueId};
@@ -59,8 +61,16 @@ pub struct Job<'a> {
 /// A generated kernel and how it is started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowKernel {
-    /// The text; the entry is called `@NAME@`.
-    pub text: String,
+    /// What it says of itself, in comments.
+    pub head: String,
+    /// Constants of the unit.
+    pub constants: String,
+    /// Parameters as they are declared.
+    pub signature: Vec<String>,
+    /// What it does.
+    pub body: String,
+    /// Whether it writes only what no other kernel of its region reads.
+    pub is_apart: bool,
     /// Threads of a block.
     pub threads: u32,
     /// Blocks.

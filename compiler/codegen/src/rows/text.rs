@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// Threads of a block whose rows take less than a block.
-const SMALL_BLOCK: i64 = 128;
+const SMALL_BLOCK: i64 = 256;
 /// Threads of a block that has no rows to keep together.
 const FLAT_BLOCK: i64 = 256;
 /// Most groups of 8 that one thread owns.
@@ -209,7 +209,7 @@ impl Kernel<'_> {
     }
 
     fn write(&mut self, stages: &[Stage]) -> Result<RowKernel, String> {
-        let mut body = String::new();
+        let mut body = "  wait_for_earlier();\n".to_owned();
         let (axis, factor) = self.rows_text(&mut body)?;
         for (number, stage) in stages.iter().enumerate() {
             match stage {
@@ -238,19 +238,12 @@ impl Kernel<'_> {
             params.push(param.clone());
             signature.push(format!("{kind} {name}"));
         }
-        let mut text = self.header(&params, &signature);
-        let _ = writeln!(
-            text,
-            "extern \"C\" __global__ void __launch_bounds__({}) @NAME@({}) {{",
-            g.threads,
-            signature.join(", ")
-        );
-        text += &body;
-        text += "}\n";
-        Ok(RowKernel { text, threads: g.threads as u32, grid, params })
+        let (head, constants) = self.header(&params, &signature);
+        let is_apart = !self.job.in_place;
+        Ok(RowKernel { head, constants, signature, body, is_apart, threads: g.threads as u32, grid, params })
     }
 
-    fn header(&self, params: &[Param], signature: &[String]) -> String {
+    fn header(&self, params: &[Param], signature: &[String]) -> (String, String) {
         let mut text = String::new();
         let _ = writeln!(text, "// {}", self.job.title);
         let rows: Vec<&str> = self.job.rows.iter().map(|a| a.name.as_str()).collect();
@@ -266,12 +259,11 @@ impl Kernel<'_> {
             };
             let _ = writeln!(text, "//   {declared}: {what}");
         }
-        text += "#include \"cache.cuh\"\n\n";
-        let _ = writeln!(text, "constexpr int LANES = {};", g.lanes);
+        let mut constants = format!("constexpr int LANES = {};\n", g.lanes);
         for line in &self.literals {
-            let _ = writeln!(text, "{line}");
+            let _ = writeln!(constants, "{line}");
         }
-        text
+        (text, constants)
     }
 
     fn describe(&self, id: ValueId) -> String {
@@ -303,6 +295,7 @@ impl Kernel<'_> {
             let _ = writeln!(body, "  const int row = (int)(unit / LANES), lane = (int)(unit % LANES);");
         } else {
             let per_block = g.threads / g.lanes;
+            let _ = writeln!(body, "  if (blockIdx.x * {per_block} >= rows) return;");
             let _ = writeln!(body, "  const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;");
             let _ = writeln!(body, "  const int wanted = blockIdx.x * {per_block} + sub;");
             let _ = writeln!(body, "  const bool live = wanted < rows;");

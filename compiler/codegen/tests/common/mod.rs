@@ -6,6 +6,11 @@ use spec::{Choices, Library, check_path};
 use std::path::Path;
 use targets::Target;
 
+/// What the generator knows of a target's device.
+pub fn machine(target: &str) -> codegen::Machine {
+    codegen::Machine::of(&Target::load(target).expect("target"))
+}
+
 /// Compiles a file of `model-spec` for a target on one device.
 pub fn compiled(spec: &str, target: &str) -> Stages {
     let target = Target::load(target).expect("target");

@@ -273,10 +273,13 @@ impl ProgramCheck<'_> {
             }
             for (other, b, other_made, other_read) in &locals {
                 let together = made <= other_read && other_made <= &read;
+                if !overlap(&buffer, b) || !together {
+                    continue;
+                }
                 // The one that ends in the launch that makes the other may be written over by it.
                 let passed_on = (other_read == made && self.overwrites(*other, *id))
                     || (read == *other_made && self.overwrites(*id, *other));
-                if overlap(&buffer, b) && together && !(passed_on && buffer.offset_bytes == b.offset_bytes) {
+                if !(passed_on && buffer.offset_bytes == b.offset_bytes) {
                     self.report.add(CODE, self.place, format!("{id} and {other} overlap and are alive together"));
                 }
             }

@@ -12,7 +12,7 @@
 //! reading the arena anew for each: rows before the one that runs are new, the others old. What it stores of a row is what it
 //! computes in the row's turn; the stores themselves run once, at the end.
 
-use super::regions::{self, Piece, broken, made, piece};
+use super::regions::{self, Piece, Site, broken, made, piece};
 use interp::{Context, Data, Env, InterpError, Outputs, Tensor};
 use ir::{
     Axis, BucketPlan, Buffer, DType, Extent, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Module, Place,
@@ -227,7 +227,10 @@ impl Run<'_, '_> {
             }
         }
         match &piece.stores {
-            Some(stores) if steps > 0 => regions::run(&stores.alone, layer, &self.around, &mut stored, self.contexts),
+            Some(stores) if steps > 0 => {
+                let site = Site { layer, around: &self.around };
+                site.run(&stores.alone, &mut stored, self.contexts)
+            }
             _ => Ok(()),
         }
     }
@@ -249,7 +252,7 @@ impl Run<'_, '_> {
             }
             envs.push(env);
         }
-        regions::run(region, layer, &self.around, &mut envs, self.contexts)?;
+        Site { layer, around: &self.around }.run(region, &mut envs, self.contexts)?;
         Ok(envs)
     }
 

@@ -144,28 +144,31 @@ impl Cut<'_> {
     }
 }
 
-/// Runs a cut-out graph on every rank, in the layer given; `envs` hold what it reads and are left with what it leaves.
-pub(super) fn run(
-    graph: &Graph,
-    layer: Option<usize>,
-    around: &Module,
-    envs: &mut [Env],
-    contexts: &mut [Context<'_>],
-) -> Result<(), InterpError> {
-    // In a layer it runs as one, so that instance numbers and weights are those of this layer.
-    let (first, classes, instances) = match layer {
-        None => (graph.clone(), Vec::new(), Vec::new()),
-        Some(layer) => {
-            let class = Class { name: String::new(), kinds: LayerKinds::new(), graph: graph.clone() };
-            (Graph::default(), vec![class], vec![Instance { layer, class: 0 }])
+/// Where graphs are run: beside facts and mesh, in a layer or outside the layers.
+#[derive(Clone, Copy)]
+pub(super) struct Site<'a> {
+    pub(super) layer: Option<usize>,
+    pub(super) around: &'a Module,
+}
+
+impl Site<'_> {
+    /// Runs a cut-out graph on every rank; `envs` hold what it reads and are left with what it leaves.
+    pub(super) fn run(self, graph: &Graph, envs: &mut [Env], contexts: &mut [Context<'_>]) -> Result<(), InterpError> {
+        // In a layer it runs as one, so that instance numbers and weights are those of this layer.
+        let (first, classes, instances) = match self.layer {
+            None => (graph.clone(), Vec::new(), Vec::new()),
+            Some(layer) => {
+                let class = Class { name: String::new(), kinds: LayerKinds::new(), graph: graph.clone() };
+                (Graph::default(), vec![class], vec![Instance { layer, class: 0 }])
+            }
+        };
+        let entry = Entry { name: String::new(), first, classes, instances, last: Graph::default() };
+        match (&self.around.sharding, &mut *contexts, &mut *envs) {
+            (None, [context], [env]) => drop(interp::run_entry(&entry, &self.around.facts, env, context)?),
+            _ => drop(interp::run_ranks(&entry, self.around, envs, contexts)?),
         }
-    };
-    let entry = Entry { name: String::new(), first, classes, instances, last: Graph::default() };
-    match (&around.sharding, &mut *contexts, &mut *envs) {
-        (None, [context], [env]) => drop(interp::run_entry(&entry, &around.facts, env, context)?),
-        _ => drop(interp::run_ranks(&entry, around, envs, contexts)?),
+        Ok(())
     }
-    Ok(())
 }
 
 /// Runs one step of an entry region by region on every rank; gives each rank's results.
@@ -188,7 +191,8 @@ pub(super) fn step(
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(new) => new.insert(Cuts::of(graph)?),
         };
-        cuts.run(&graph.graph, layer, &around, &mut envs, contexts)?;
+        let site = Site { layer, around: &around };
+        cuts.run(&graph.graph, |graph, envs| site.run(graph, envs, contexts), &mut envs)?;
     }
     let results = |env: &Env| {
         let names = entry.last().graph.outputs.iter().map(|(name, _)| name);
@@ -215,14 +219,12 @@ impl Cuts {
         Ok(Cuts { regions, ends, ends_read })
     }
 
-    /// Runs the regions in their order; `envs` hold what graphs exchange by name.
+    /// Runs the regions in their order, each by `run`; `envs` hold what graphs exchange by name.
     fn run(
         &self,
         graph: &Graph,
-        layer: Option<usize>,
-        around: &Module,
+        mut run: impl FnMut(&Graph, &mut [Env]) -> Result<(), InterpError>,
         envs: &mut [Env],
-        contexts: &mut [Context<'_>],
     ) -> Result<(), InterpError> {
         // Values by number.
         let mut known: Vec<Env> = vec![Env::new(); envs.len()];
@@ -235,7 +237,7 @@ impl Cuts {
         }
         for piece in &self.regions {
             let mut own = given(&piece.reads, &known)?;
-            run(&piece.graph, layer, around, &mut own, contexts)?;
+            run(&piece.graph, &mut own)?;
             for (known, own) in known.iter_mut().zip(&own) {
                 for id in &piece.makes {
                     known.insert(id.to_string(), made(own, *id)?.clone());
@@ -243,7 +245,7 @@ impl Cuts {
             }
         }
         let mut own = given(&self.ends_read, &known)?;
-        run(&self.ends, layer, around, &mut own, contexts)?;
+        run(&self.ends, &mut own)?;
         for (env, own) in envs.iter_mut().zip(&own) {
             for (name, id) in &graph.outputs {
                 env.insert(name.clone(), made(own, *id)?.clone());

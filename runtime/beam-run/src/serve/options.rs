@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use server::{MOST_QUEUED, Options};
+use server::{Door, Key, Options};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,9 +25,15 @@ pub struct EndpointArgs {
     /// Largest request body.
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
     max_body_bytes: usize,
-    /// Most requests that wait for room; more are answered with 503.
-    #[arg(long, value_name = "N", default_value_t = MOST_QUEUED)]
+    /// Most requests that wait for room; more are answered with 429.
+    #[arg(long, value_name = "N", default_value_t = Door::default().queued)]
     max_queued_requests: usize,
+    /// How long a request may wait for room; then it is answered with 503. With 0 it waits on.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    max_wait_seconds: u64,
+    /// An engine that has work and finishes no step for so long is reported as stuck by `/health`, and takes no requests.
+    #[arg(long, value_name = "SECONDS", default_value_t = Door::default().stuck.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    stuck_seconds: u64,
     /// Most responses that are kept for later requests, the oldest go first; with 0 none is.
     #[arg(long, value_name = "N", default_value_t = Options::default().stored_responses)]
     stored_responses: usize,
@@ -93,9 +99,10 @@ impl EndpointArgs {
         })
     }
 
-    /// Most requests that wait.
-    pub fn queued(&self) -> usize {
-        self.max_queued_requests
+    /// Who may wait for the engine, and how long.
+    pub fn door(&self) -> Door {
+        let wait = (self.max_wait_seconds > 0).then(|| Duration::from_secs(self.max_wait_seconds));
+        Door { queued: self.max_queued_requests, wait, stuck: Duration::from_secs(self.stuck_seconds) }
     }
 
     /// How long running requests may go on after the first signal.
@@ -104,12 +111,12 @@ impl EndpointArgs {
     }
 }
 
-fn key(given: Option<&str>, variable: &str, flag: &str) -> Result<Option<String>, Failure> {
+fn key(given: Option<&str>, variable: &str, flag: &str) -> Result<Option<Key>, Failure> {
     let key = given.map(str::to_owned).or_else(|| std::env::var(variable).ok());
     match key {
         Some(key) if key.trim().is_empty() => {
             Err(Failure::input(format!("R0106: the key of `{flag}` is empty; give it one, or leave it out")))
         }
-        key => Ok(key),
+        key => Ok(key.map(Key::from)),
     }
 }

@@ -62,6 +62,8 @@ pub struct Kernel {
     function: sys::CUfunction,
     /// Bytes of each parameter.
     sizes: Vec<usize>,
+    /// Bytes of shared memory that a start gives.
+    dynamic_bytes: u32,
 }
 
 struct Module {
@@ -110,6 +112,23 @@ pub enum Argument {
     I64(i64),
     /// A binary32 number.
     F32(f32),
+    /// A map for the copy engine, by value.
+    Map([u64; MAP_WORDS]),
+}
+
+/// Words of a map for the copy engine.
+const MAP_WORDS: usize = 16;
+
+/// A start: blocks, threads of each, and whether it may begin while the kernel before it ends. Kernels wait for those before
+/// them by themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Blocks.
+    pub grid: [u32; 2],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Whether it may begin early.
+    pub early: bool,
 }
 
 impl Argument {
@@ -118,7 +137,20 @@ impl Argument {
         match self {
             Argument::Address(_) | Argument::I64(_) => 8,
             Argument::I32(_) | Argument::F32(_) => 4,
+            Argument::Map(_) => MAP_WORDS * 8,
         }
+    }
+
+    fn cell(self) -> [u64; MAP_WORDS] {
+        let mut cell = [0; MAP_WORDS];
+        cell[0] = match self {
+            Argument::Address(x) => x,
+            Argument::I64(x) => x as u64,
+            Argument::I32(x) => u64::from(x as u32),
+            Argument::F32(x) => u64::from(x.to_bits()),
+            Argument::Map(words) => return words,
+        };
+        cell
     }
 }
 
@@ -182,8 +214,36 @@ impl Device {
         Ok(Memory { device: self.clone(), address, bytes })
     }
 
-    /// Loads a kernel of so many parameters from machine code.
-    pub fn load(&self, cubin: &[u8], name: &str, parameters: usize) -> Result<Kernel, String> {
+    /// A map of a matrix of 2-byte numbers, rows side by side, for the copy engine: it brings 64 columns of `box_rows` rows at
+    /// once, their 16-byte pieces swizzled over 128 bytes; what lies outside the matrix is 0.
+    pub fn map(&self, address: u64, columns: u64, rows: u64, box_rows: u64) -> Result<Argument, String> {
+        self.enter()?;
+        let mut map = sys::CUtensorMap { opaque: [0; MAP_WORDS] };
+        let (lengths, stride) = ([columns, rows], [columns * 2]);
+        let (box_lengths, steps) = ([64, box_rows as u32], [1u32, 1]);
+        // SAFETY: all arrays have the two, or one, elements that a matrix has; the driver checks what they say.
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                2,
+                address as *mut c_void,
+                lengths.as_ptr(),
+                stride.as_ptr(),
+                box_lengths.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        made.result().map_err(text("a map of a matrix for the copy engine"))?;
+        Ok(Argument::Map(map.opaque))
+    }
+
+    /// Loads a kernel of so many parameters from machine code; each start gives it `dynamic_bytes` of shared memory.
+    pub fn load(&self, cubin: &[u8], name: &str, parameters: usize, dynamic_bytes: u32) -> Result<Kernel, String> {
         self.enter()?;
         let symbol = CString::new(name).map_err(|_| format!("kernel `{name}` has a zero byte in its name"))?;
         // SAFETY: the image is a whole ELF file, which the driver checks; the function lives as long as its module.
@@ -201,39 +261,46 @@ impl Device {
                     .map_err(text(&format!("kernel `{name}` has fewer than {parameters} parameters")))?;
                 sizes.push(size);
             }
-            Ok(Kernel { _module: module, function, sizes })
+            if dynamic_bytes > 0 {
+                let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                result::function::set_function_attribute(function, what, dynamic_bytes as i32)
+                    .map_err(text(&format!("kernel `{name}` gets no {dynamic_bytes} bytes of shared memory")))?;
+            }
+            Ok(Kernel { _module: module, function, sizes, dynamic_bytes })
         }
     }
 
     /// Starts a kernel behind everything that was started before.
-    pub fn start(&self, kernel: &Kernel, grid: [u32; 2], threads: u32, arguments: &[Argument]) -> Result<(), String> {
+    pub fn start(&self, kernel: &Kernel, shape: Shape, arguments: &[Argument]) -> Result<(), String> {
         let given: Vec<usize> = arguments.iter().map(|a| a.bytes()).collect();
         if given != kernel.sizes {
             return Err(format!("parameters of {given:?} bytes are given, the kernel takes {:?}", kernel.sizes));
         }
         self.enter()?;
-        let mut cells: Vec<u64> = arguments
-            .iter()
-            .map(|a| match a {
-                Argument::Address(x) => *x,
-                Argument::I64(x) => *x as u64,
-                Argument::I32(x) => u64::from(*x as u32),
-                Argument::F32(x) => u64::from(x.to_bits()),
-            })
-            .collect();
-        let mut params: Vec<*mut c_void> = cells.iter_mut().map(|c| std::ptr::from_mut(c).cast()).collect();
-        // SAFETY: number and sizes of the parameters are the kernel's; their cells outlive the call, which copies them.
-        unsafe {
-            result::launch_kernel(
-                kernel.function,
-                (grid[0], grid[1], 1),
-                (threads, 1, 1),
-                0,
-                self.inner.stream,
-                &mut params,
-            )
-        }
-        .map_err(text("a kernel does not start"))
+        let mut cells: Vec<[u64; MAP_WORDS]> = arguments.iter().map(|a| a.cell()).collect();
+        let mut params: Vec<*mut c_void> = cells.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: 1,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.dynamic_bytes,
+            hStream: self.inner.stream,
+            attrs: &mut early,
+            numAttrs: u32::from(shape.early),
+        };
+        // SAFETY: number and sizes of the parameters are the kernel's; their cells, and the attribute, outlive the call, which
+        // copies them.
+        unsafe { sys::cuLaunchKernelEx(&config, kernel.function, params.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(text("a kernel does not start"))
     }
 
     /// Records what `work` starts, without running it. It may start kernels and copies on the device, nothing else.

@@ -3,7 +3,7 @@
 use super::driver::{Device, Recording};
 use super::load::{Weights, kernels};
 use super::tables::Tables;
-use super::walk::{Counts, Loaded, scratch_bytes};
+use super::walk::{Counts, Loaded, TICKET_BYTES, pick_bytes, scratch_bytes};
 use crate::contract;
 use crate::error::PrepareError;
 use crate::finish::{Done, answer, facts};
@@ -14,6 +14,7 @@ use artifact::Artifact;
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use indexmap::IndexMap;
 use ir::RowsPerSequence;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Runs a plan on a CUDA device.
@@ -63,7 +64,13 @@ pub(super) fn load(artifact: &Artifact, store: &dyn WeightStore, pool_pages: &[u
     }
     let scratch = (plan.arena_bytes as usize).next_multiple_of(256);
     let arena = opened.allocate(scratch + scratch_bytes(&code, plan)).map_err(device)?;
+    let tickets = opened.allocate(TICKET_BYTES).map_err(device)?;
+    tickets.fill(0, TICKET_BYTES, 0).map_err(device)?;
+    let picks = opened.allocate(pick_bytes(&code, most_rows)).map_err(device)?;
     Ok(Loaded {
+        tickets,
+        picks,
+        early: Cell::new(false),
         kernels: kernels(&opened, &code)?,
         weights: Weights::load(&opened, artifact, store)?,
         device: opened,

@@ -106,7 +106,7 @@ pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, Prepar
         let cubin = code.files.get(&kernel.cubin());
         let cubin = cubin.ok_or_else(|| fault(format!("`{}` is not in the artifact", kernel.cubin())))?;
         let parameters = starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
-        device.load(cubin, &kernel.name, parameters).map_err(fault)
+        device.load(cubin, &kernel.name, parameters, kernel.dynamic_bytes).map_err(fault)
     };
     code.kernels.iter().enumerate().map(load).collect()
 }

@@ -135,6 +135,7 @@ impl Test<'_> {
         }
         // What the region does not write shows as poison.
         self.loaded.arena.fill(self.loaded.scratch, self.loaded.arena.bytes() - self.loaded.scratch, 0xff)?;
+        self.loaded.early.set(false);
         self.loaded.launch(stage, launch, counts)?;
         self.loaded.device.wait()?;
         let title = format!("{} {}", stage.graph.name, region.name);

@@ -1,10 +1,11 @@
 //! A bucket's programs on the device, start by start.
 
-use super::driver::{Argument, Device, Kernel, Memory};
+use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
 use super::tables::Tables;
 use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
 use ir::{BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
+use std::cell::Cell;
 
 /// Scratch places begin at multiples of this.
 const ALIGN: usize = 256;
@@ -20,11 +21,17 @@ pub struct Loaded {
     /// Where scratch begins.
     pub scratch: usize,
     pub pools: Vec<Memory>,
+    /// Counters that are 0 whenever no kernel runs.
+    pub tickets: Memory,
+    /// What sorts the picks of a step.
+    pub picks: Memory,
     pub tables: Tables,
     pub entry: KernelEntry,
     /// Index of the entry.
     pub number: usize,
     pub plan: Plan,
+    /// Whether what was started last is a kernel, behind which another may begin early.
+    pub early: Cell<bool>,
 }
 
 /// Rows of a step.
@@ -74,6 +81,17 @@ pub fn scratch_bytes(code: &DeviceCode, plan: &Plan) -> usize {
     most
 }
 
+/// Bytes of counters: one for every tile that blocks share, of the largest kernel.
+pub const TICKET_BYTES: usize = 1 << 20;
+
+/// Bytes of what sorts the picks of the largest step: an entry of four words and a place for each, and four words.
+pub fn pick_bytes(code: &DeviceCode, most_rows: usize) -> usize {
+    let starts = code.entries.iter().flatten().flat_map(|g| &g.regions).flat_map(|r| &r.starts);
+    let per_row = |p: &Param| if let Param::Picks { per_row } = p { *per_row as usize } else { 0 };
+    let most = starts.flat_map(|s| &s.params).map(per_row).max().unwrap_or(0);
+    16 + most * most_rows * 20
+}
+
 impl Loaded {
     /// The stages of a step in a bucket.
     pub fn stages<'a>(&'a self, bucket: &'a BucketPlan) -> Result<Vec<Stage<'a>>, String> {
@@ -92,6 +110,7 @@ impl Loaded {
 
     /// Runs everything.
     pub fn run(&self, bucket: &BucketPlan, counts: Counts) -> Result<(), String> {
+        self.early.set(false);
         for stage in self.stages(bucket)? {
             for launch in &stage.program.launches {
                 self.launch(&stage, launch, counts)?;
@@ -105,7 +124,7 @@ impl Loaded {
         match launch {
             Launch::Region { region, variant, .. } => {
                 let code = self.region(stage, *region)?;
-                for start in code.starts.iter().filter(|s| s.serves(*variant)) {
+                for start in code.starts.iter().filter(|s| s.serves(*variant, &stage.bucket.bucket)) {
                     self.start(stage, code, start, counts).map_err(|e| self.title(stage, *region, start, &e))?;
                 }
                 Ok(())
@@ -114,6 +133,8 @@ impl Loaded {
                 let target = stage.bucket.shared.get(to).ok_or_else(|| format!("`{to}` has no shared place"))?;
                 let source = place(stage, *from)?;
                 let bytes = self.bytes(stage, *from, counts)?;
+                // A kernel waits for kernels by itself, for copies it does not.
+                self.early.set(false);
                 self.arena.copy_within(source, target.offset_bytes as usize, bytes)
             }
         }
@@ -145,7 +166,8 @@ impl Loaded {
         }
         let arguments = start.params.iter().map(|p| self.argument(stage, region, p, counts));
         let arguments = arguments.collect::<Result<Vec<_>, String>>()?;
-        self.device.start(kernel, grid, code.threads, &arguments)
+        let shape = Shape { grid, threads: code.threads, early: self.early.replace(true) };
+        self.device.start(kernel, shape, &arguments)
     }
 
     fn argument(
@@ -184,6 +206,15 @@ impl Loaded {
                 let slot = layer.and_then(|l| layout.slot(l)).ok_or("the layer has no slot in the cache")?;
                 Argument::I64(slot as i64 * layout.layer_stride as i64)
             }
+            Param::Map { of, columns, axis, rows, box_rows } => {
+                let Argument::Address(address) = self.argument(stage, region, of, counts)? else {
+                    return Err("a map of what has no address".to_owned());
+                };
+                let rows = counts.of(axis.as_deref())? as u64 * rows;
+                self.device.map(address, *columns, rows, *box_rows)?
+            }
+            Param::Tickets => Argument::Address(self.tickets.address()),
+            Param::Picks { .. } => Argument::Address(self.picks.address()),
             Param::Null => Argument::Address(0),
         })
     }

@@ -1,7 +1,7 @@
 //! An operand read in the order of the result: broadcasts repeated, other orders of axes followed.
 
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
-use crate::view::View;
+use crate::view::{View, copy_run, decode_run, fill_run};
 
 /// How an operand lies under a result.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,22 +66,27 @@ impl Runs {
 }
 
 impl Cursor<'_> {
-    /// The next elements: calls `run(offset, elements of the result, whether one element stands for all)` until `n` are told.
+    /// The next elements, at most `most`: where they begin, how many of the result they are, and whether one element stands for all.
+    /// No closure is called for each: what is not inlined is not compiled for vectors.
     #[inline(always)]
-    fn take(&mut self, n: usize, mut run: impl FnMut(usize, std::ops::Range<usize>, bool)) {
+    fn take(&mut self, most: usize) -> (usize, usize, bool) {
         let nest = &self.runs.nest;
         let constant = nest.along[0] == Along::Constant;
-        let mut done = 0;
-        while done < n {
-            let len = (nest.run - self.taken).min(n - done);
-            run(self.offset + if constant { 0 } else { self.taken }, done..done + len, constant);
-            done += len;
-            self.taken += len;
-            if self.taken == nest.run {
-                self.taken = 0;
-                self.next_run();
+        let len = (nest.run - self.taken).min(most);
+        let from = self.offset + if constant { 0 } else { self.taken };
+        self.taken += len;
+        if self.taken == nest.run {
+            self.taken = 0;
+            // The innermost loop is followed here: its runs are short and many.
+            match (nest.loops.last(), self.at.get_mut(nest.loops.len().wrapping_sub(1))) {
+                (Some(level), Some(at)) if *at + 1 < level.len => {
+                    *at += 1;
+                    self.offset += level.strides[0];
+                }
+                _ => self.next_run(),
             }
         }
+        (from, len, constant)
     }
 
     #[inline(always)]
@@ -102,37 +107,35 @@ impl Cursor<'_> {
     /// The next elements as binary32.
     #[inline(always)]
     pub fn numbers(&mut self, view: View<'_>, out: &mut [f32]) {
-        let n = out.len();
-        match view {
-            View::F32(x) => self.take(n, |from, to, constant| match constant {
-                true => out[to].fill(x[from]),
-                false => {
-                    let len = to.len();
-                    crate::view::copy_run(&x[from..from + len], &mut out[to]);
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (from, len, constant) = self.take(rest.len());
+            let (out, after) = rest.split_at_mut(len);
+            match view {
+                View::F32(x) if constant => fill_run(x[from], out),
+                View::F32(x) => copy_run(&x[from..from + len], out),
+                View::Bf16(x) if constant => fill_run(numerics::bf16_value(x[from]), out),
+                View::Bf16(x) => decode_run(&x[from..from + len], out),
+                other => {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = other.number(if constant { from } else { from + i });
+                    }
                 }
-            }),
-            View::Bf16(x) => self.take(n, |from, to, constant| match constant {
-                true => out[to].fill(numerics::bf16_value(x[from])),
-                false => {
-                    let len = to.len();
-                    crate::view::decode(&x[from..from + len], &mut out[to]);
-                }
-            }),
-            other => self.take(n, |from, to, constant| {
-                for (i, out) in out[to].iter_mut().enumerate() {
-                    *out = other.number(if constant { from } else { from + i });
-                }
-            }),
+            }
+            rest = after;
         }
     }
 
     /// The next elements as integers.
     pub fn integers(&mut self, view: View<'_>, out: &mut [i32]) {
-        let n = out.len();
-        self.take(n, |from, to, constant| {
-            for (i, out) in out[to].iter_mut().enumerate() {
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (from, len, constant) = self.take(rest.len());
+            let (out, after) = rest.split_at_mut(len);
+            for (i, out) in out.iter_mut().enumerate() {
                 *out = view.integer(if constant { from } else { from + i });
             }
-        });
+            rest = after;
+        }
     }
 }

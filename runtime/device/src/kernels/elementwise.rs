@@ -99,6 +99,11 @@ impl Elementwise {
         Ok(Elementwise { function, operands: operands.len(), lying })
     }
 
+    /// Whether elements keep their places and numbers, so that a result of another format is all there is to it.
+    pub fn only_rounds(&self) -> bool {
+        self.function == Function::Round && self.lying[0] == Lying::Dense
+    }
+
     /// Rough element operations per element.
     pub fn work(&self) -> usize {
         self.function.work()

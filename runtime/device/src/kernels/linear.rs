@@ -1,6 +1,6 @@
 //! `linear`: dense products, and products in which each row picks its slice of the weight.
 
-use super::matmul::{Panels, Terms, multiply};
+use super::matmul::{Panels, Terms, multiply, multiply_picked};
 use super::nest::{Nest, Shape, lengths, strides_along};
 use super::{KernelResult, Launching};
 use crate::view::{Target, View};
@@ -104,9 +104,21 @@ impl Linear {
     }
 
     pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
-        let Target::F32(out) = out else { return Err("a product whose result is not f32".to_owned()) };
         let mut scratch = SCRATCH.take();
-        let result = self.run_with(launch, operands, out, &mut scratch);
+        let shared = launch.alone && rayon::current_num_threads() > 1;
+        let result = match out {
+            // Threads share out, and definitions give, numbers that are rounded when all are there.
+            Target::Bf16(bits) if shared || launch.panels.is_none() => {
+                let mut wide = std::mem::take(&mut scratch.unrounded);
+                wide.resize(bits.len(), 0.0);
+                let result = self.run_with(launch, operands, Target::F32(&mut wide), &mut scratch);
+                numerics::encode_bf16(&wide, bits);
+                scratch.unrounded = wide;
+                result
+            }
+            Target::F32(_) | Target::Bf16(_) => self.run_with(launch, operands, out, &mut scratch),
+            _ => Err("a product whose result is no float".to_owned()),
+        };
         SCRATCH.set(scratch);
         result
     }
@@ -115,7 +127,7 @@ impl Linear {
         &self,
         launch: &Launching<'_>,
         operands: &[View<'_>],
-        out: &mut [f32],
+        out: Target<'_>,
         scratch: &mut Scratch,
     ) -> KernelResult {
         let mut wide = std::mem::take(&mut scratch.wide);
@@ -124,42 +136,44 @@ impl Linear {
             other => widen(other, &mut wide),
         };
         let products = out.len() / self.n;
-        let result = match (&self.grouped, launch.panels) {
-            (None, Some(panels)) => {
+        let mut found = Ok(());
+        match &self.grouped {
+            Some(grouped) => found = grouped.places(products, operands[2], scratch),
+            None if launch.panels.is_none() => scratch.dense(products, self.k),
+            None => {}
+        }
+        let result = found.and_then(|()| match (launch.panels, out) {
+            (Some(panels), out) if self.grouped.is_some() => {
+                self.grouped(x, panels, out, launch.alone, scratch);
+                Ok(())
+            }
+            (Some(panels), out) => {
                 multiply(x, panels, 0, self.terms, out, launch.alone);
                 Ok(())
             }
-            (None, None) => {
-                let offsets: Vec<usize> = (0..products).map(|r| r * self.k).collect();
-                self.by_definition(x, &vec![0; products], &offsets, operands[1], out);
+            (None, Target::F32(out)) => {
+                self.by_definition(x, &scratch.slices, &scratch.offsets, operands[1], out);
                 Ok(())
             }
-            (Some(grouped), panels) => grouped.places(products, operands[2], scratch).map(|()| match panels {
-                Some(panels) => self.grouped(x, panels, out, launch.alone, scratch),
-                None => self.by_definition(x, &scratch.slices, &scratch.offsets, operands[1], out),
-            }),
-        };
+            (None, _) => Err("a product by definition whose result is not f32".to_owned()),
+        });
         scratch.wide = wide;
         result
     }
 
     /// Products by slice, so that rows that share one read it together.
-    fn grouped(&self, x: &[f32], panels: &Arc<Panels>, out: &mut [f32], alone: bool, scratch: &mut Scratch) {
+    fn grouped(&self, x: &[f32], panels: &Arc<Panels>, out: Target<'_>, alone: bool, scratch: &mut Scratch) {
         let (n, k) = (self.n, self.k);
-        let Scratch { offsets, slices, starts, order, rows, products, .. } = scratch;
+        let Scratch { offsets, slices, starts, order, .. } = scratch;
         by_slice(slices, starts, order);
-        if alone && rayon::current_num_threads() > 1 && slices.len() * n * k >= 1 << 20 {
-            return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
-        }
-        for run in order.chunk_by(|a, b| slices[*a] == slices[*b]) {
-            rows.clear();
-            run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
-            products.resize(run.len() * n, 0.0);
-            multiply(rows, panels, slices[run[0]], self.terms, products, false);
-            for (r, values) in run.iter().zip(products.chunks_exact(n)) {
-                out[r * n..(r + 1) * n].copy_from_slice(values);
+        let out = match out {
+            Target::F32(out) if alone && rayon::current_num_threads() > 1 && slices.len() * n * k >= 1 << 20 => {
+                return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
             }
-        }
+            out => out,
+        };
+        let runs = order.chunk_by(|a, b| slices[*a] == slices[*b]).map(|run| (slices[run[0]], run));
+        multiply_picked(x, panels, self.terms, out, offsets, runs);
     }
 
     /// The same, slices shared out among threads.
@@ -176,7 +190,7 @@ impl Linear {
             let mut rows = Vec::with_capacity(run.len() * k);
             run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
             let mut product = vec![0.0; run.len() * n];
-            multiply(&rows, panels, slices[run[0]], self.terms, &mut product, true);
+            multiply(&rows, panels, slices[run[0]], self.terms, Target::F32(&mut product), true);
             product
         });
         let products: Vec<Vec<f32>> = products.collect();
@@ -208,14 +222,13 @@ impl Linear {
 #[derive(Default)]
 struct Scratch {
     wide: Vec<f32>,
+    unrounded: Vec<f32>,
     /// Offset in x and slice of the weight of every product.
     offsets: Vec<usize>,
     slices: Vec<usize>,
     /// Products by slice, and where each slice's begin.
     starts: Vec<usize>,
     order: Vec<usize>,
-    rows: Vec<f32>,
-    products: Vec<f32>,
 }
 
 thread_local! {
@@ -223,14 +236,23 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = const {
         Cell::new(Scratch {
             wide: Vec::new(),
+            unrounded: Vec::new(),
             offsets: Vec::new(),
             slices: Vec::new(),
             starts: Vec::new(),
             order: Vec::new(),
-            rows: Vec::new(),
-            products: Vec::new(),
         })
     };
+}
+
+impl Scratch {
+    /// One slice, row after row of `k` terms.
+    fn dense(&mut self, products: usize, k: usize) {
+        self.offsets.clear();
+        self.offsets.extend((0..products).map(|r| r * k));
+        self.slices.clear();
+        self.slices.resize(products, 0);
+    }
 }
 
 /// Numbers of the products, those of a slice together and ascending.

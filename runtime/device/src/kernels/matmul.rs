@@ -15,6 +15,7 @@
 //! registers: with one row, reading the weights is all there is to it.
 
 use super::spread::Spread;
+use crate::view::Target;
 use ir::Order;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -151,31 +152,33 @@ impl Terms {
 
 /// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `threads`
 /// says whether other threads may help.
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: &mut [f32], threads: bool) {
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: Target<'_>, threads: bool) {
     let same = terms == Terms::Apart && weight.spread.fuses(x);
     let w = Slice { weight, slice, terms, same };
     let (n, k) = (weight.n, weight.k);
+    let mut out = out;
     let m = out.len().checked_div(n).unwrap_or(0);
     if m == 0 || k == 0 {
-        return out.fill(0.0);
+        return zero(&mut out);
     }
     let helpers = rayon::current_num_threads();
-    if !threads || helpers < 2 || m * n * k < PARALLEL_PRODUCTS {
-        return rows_times_panels(x, w, 0..weight.count(), out, n);
-    }
+    let out = match out {
+        Target::F32(out) if threads && helpers > 1 && m * n * k >= PARALLEL_PRODUCTS => out,
+        out => return rows_times_panels(x, w, 0..weight.count(), out, n),
+    };
     if m == 1 {
         // Outputs of a row lie as the panels do: each thread writes its own.
         let share = weight.count().div_ceil(helpers * 2).max(1);
         return out.par_chunks_mut(share * WIDTH).enumerate().for_each(|(i, out)| {
             let width = out.len();
-            rows_times_panels(x, w, i * share..(i * share + width.div_ceil(WIDTH)), out, width);
+            rows_times_panels(x, w, i * share..(i * share + width.div_ceil(WIDTH)), Target::F32(out), width);
         });
     }
     if m >= 2 * TILE * helpers {
         let rows = m.div_ceil(helpers * 2).next_multiple_of(TILE);
         out.par_chunks_mut(rows * n)
             .zip(x.par_chunks(rows * k.max(1)))
-            .for_each(|(out, x)| rows_times_panels(x, w, 0..weight.count(), out, n));
+            .for_each(|(out, x)| rows_times_panels(x, w, 0..weight.count(), Target::F32(out), n));
         return;
     }
     // Few rows: each thread takes some panels, and the parts are put together afterwards.
@@ -188,7 +191,7 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
             let panels = first..(first + share).min(weight.count());
             let width = (panels.end * WIDTH).min(n) - panels.start * WIDTH;
             let mut part = vec![0.0; m * width];
-            rows_times_panels(x, w, panels, &mut part, width);
+            rows_times_panels(x, w, panels, Target::F32(&mut part), width);
             (width, part)
         })
         .collect();
@@ -201,6 +204,33 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
     }
 }
 
+/// The same without threads for rows of `x` that are picked: every product begins in `x` at its place in `offsets`, and
+/// is a row of `out`. `runs` are products of one slice each.
+pub(crate) fn multiply_picked<'r>(
+    x: &[f32],
+    weight: &Panels,
+    terms: Terms,
+    mut out: Target<'_>,
+    offsets: &[usize],
+    runs: impl Iterator<Item = (usize, &'r [usize])>,
+) {
+    if weight.k == 0 {
+        return zero(&mut out);
+    }
+    let same = terms == Terms::Apart && weight.spread.fuses(x);
+    let arch = pulp::Arch::new();
+    for (slice, products) in runs {
+        let lines = Lines::Picked { offsets, products };
+        let w = Slice { weight, slice, terms, same };
+        arch.dispatch(Product { x, w, panels: 0..weight.count(), lines, out: &mut out, width: weight.n });
+    }
+}
+
+/// Sums of no terms.
+fn zero(out: &mut Target<'_>) {
+    (0..out.len()).for_each(|i| out.put(i, &[0.0]));
+}
+
 #[derive(Clone, Copy)]
 struct Slice<'a> {
     weight: &'a Panels,
@@ -211,19 +241,41 @@ struct Slice<'a> {
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
-fn rows_times_panels(x: &[f32], w: Slice<'_>, panels: std::ops::Range<usize>, out: &mut [f32], width: usize) {
-    pulp::Arch::new().dispatch(Product { x, w, panels, out, width });
+fn rows_times_panels(x: &[f32], w: Slice<'_>, panels: std::ops::Range<usize>, mut out: Target<'_>, width: usize) {
+    pulp::Arch::new().dispatch(Product { x, w, panels, lines: Lines::All, out: &mut out, width });
 }
 
-struct Product<'a> {
+/// Which rows are multiplied.
+#[derive(Clone, Copy)]
+enum Lines<'a> {
+    /// All, one after the other in x and in the result.
+    All,
+    /// Products by their rows of the result; each begins in x at its offset.
+    Picked { offsets: &'a [usize], products: &'a [usize] },
+}
+
+impl Lines<'_> {
+    /// Where row `i` begins in x, whose rows have `k` terms, and its row of the result.
+    #[inline(always)]
+    fn place(self, i: usize, k: usize) -> (usize, usize) {
+        match self {
+            Lines::All => (i * k, i),
+            Lines::Picked { offsets, products } => (offsets[products[i]], products[i]),
+        }
+    }
+}
+
+struct Product<'a, 'b> {
     x: &'a [f32],
     w: Slice<'a>,
     panels: std::ops::Range<usize>,
-    out: &'a mut [f32],
+    lines: Lines<'a>,
+    /// Floats of either format.
+    out: &'a mut Target<'b>,
     width: usize,
 }
 
-impl WithSimd for Product<'_> {
+impl WithSimd for Product<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -234,11 +286,15 @@ impl WithSimd for Product<'_> {
     }
 }
 
-impl Product<'_> {
+impl Product<'_, '_> {
     #[inline(always)]
     fn tiles<S: Simd, const FUSED: bool>(self, simd: S) {
-        let Product { x, w, panels, out, width } = self;
-        let (k, m) = (w.weight.k, out.len() / width);
+        let Product { x, w, panels, lines, out, width } = self;
+        let k = w.weight.k;
+        let m = match lines {
+            Lines::All => out.len() / width,
+            Lines::Picked { products, .. } => products.len(),
+        };
         // Sixteen vectors of totals leave room for weights in 32 registers, eight in 16.
         let most = if S::F32_LANES >= 16 { TILE } else { TILE / 2 };
         let begin = panels.start;
@@ -246,6 +302,8 @@ impl Product<'_> {
         // One row reads its weights once: several panels at a time keep more of them on their way.
         let together = if S::F32_LANES >= 16 { 4 } else { 2 };
         while m == 1 && panels.len() >= together {
+            let (from, to) = lines.place(0, k);
+            let x = &x[from..from + k];
             let mut sums = [[0.0; WIDTH]; TILE];
             let of = |i: usize| w.weight.panel(w.slice, panels.start + i);
             match together {
@@ -255,17 +313,18 @@ impl Product<'_> {
             for sums in sums.iter().take(together) {
                 let column = (panels.start - begin) * WIDTH;
                 let columns = WIDTH.min(width - column);
-                out[column..column + columns].copy_from_slice(&sums[..columns]);
+                out.put(to * width + column, &sums[..columns]);
                 panels.start += 1;
             }
         }
-        // Rows whose terms stay in the first-level cache beside a panel go through it tile by tile.
-        let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 8 * TILE);
+        // Rows whose terms stay in the second-level cache go through a panel tile by tile.
+        let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 32 * TILE);
         let mut wide = WIDE.take();
-        for (out, x) in out.chunks_mut(near * width).zip(x.chunks(near * k)) {
+        for first in (0..m).step_by(near) {
+            let end = (first + near).min(m);
             for p in panels.clone() {
                 let panel = match w.weight.panel(w.slice, p) {
-                    Panel::Bf16(words) if out.len() >= WORTH_WIDENING * width => {
+                    Panel::Bf16(words) if end - first >= WORTH_WIDENING => {
                         wide.resize(k, [0.0; WIDTH]);
                         widened(simd, words, &mut wide);
                         Panel::F32(&wide)
@@ -273,8 +332,14 @@ impl Product<'_> {
                     panel => panel,
                 };
                 let column = (p - begin) * WIDTH;
-                for (x, out) in x.chunks(most * k).zip(out.chunks_mut(most * width)) {
-                    some_rows::<S, FUSED>(simd, x, panel, column, Place { out, width });
+                let mut row = first;
+                while row < end {
+                    // Tiles of nearly one height: one or two rows alone would wait for their own sums.
+                    let left = end - row;
+                    let rows = left.div_ceil(left.div_ceil(most));
+                    let tile = Tile { x, k, lines, first: row, out: &mut *out, width };
+                    some_rows::<S, FUSED>(simd, tile, rows, panel, column);
+                    row += rows;
                 }
             }
         }
@@ -283,7 +348,7 @@ impl Product<'_> {
 }
 
 /// Numbers of x that go through a panel before the next one.
-const NEAR: usize = 16 << 10;
+const NEAR: usize = 64 << 10;
 
 /// Rows from which on it pays to widen a panel once, not in registers for each tile.
 const WORTH_WIDENING: usize = 24;
@@ -306,25 +371,29 @@ fn widened<S: Simd>(simd: S, words: &[[u32; WORDS]], wide: &mut [[f32; WIDTH]]) 
     }
 }
 
-/// At most [`TILE`] rows times a panel. No closure stands around the loops: what is not inlined is not compiled for vectors.
-#[inline(always)]
-fn some_rows<S: Simd, const FUSED: bool>(simd: S, x: &[f32], panel: Panel<'_>, column: usize, place: Place<'_>) {
-    match place.out.len() / place.width {
-        8 => tile::<S, 8, FUSED>(simd, x, panel, column, place),
-        7 => tile::<S, 7, FUSED>(simd, x, panel, column, place),
-        6 => tile::<S, 6, FUSED>(simd, x, panel, column, place),
-        5 => tile::<S, 5, FUSED>(simd, x, panel, column, place),
-        4 => tile::<S, 4, FUSED>(simd, x, panel, column, place),
-        3 => tile::<S, 3, FUSED>(simd, x, panel, column, place),
-        2 => tile::<S, 2, FUSED>(simd, x, panel, column, place),
-        _ => tile::<S, 1, FUSED>(simd, x, panel, column, place),
-    }
+/// Rows that share the loads of a panel.
+struct Tile<'a, 'b> {
+    x: &'a [f32],
+    k: usize,
+    lines: Lines<'a>,
+    first: usize,
+    out: &'a mut Target<'b>,
+    width: usize,
 }
 
-/// Where the rows of a tile are written.
-struct Place<'a> {
-    out: &'a mut [f32],
-    width: usize,
+/// At most [`TILE`] rows times a panel. No closure stands around the loops: what is not inlined is not compiled for vectors.
+#[inline(always)]
+fn some_rows<S: Simd, const FUSED: bool>(simd: S, tile: Tile<'_, '_>, rows: usize, panel: Panel<'_>, column: usize) {
+    match rows {
+        8 => tile.multiply::<S, 8, FUSED>(simd, panel, column),
+        7 => tile.multiply::<S, 7, FUSED>(simd, panel, column),
+        6 => tile.multiply::<S, 6, FUSED>(simd, panel, column),
+        5 => tile.multiply::<S, 5, FUSED>(simd, panel, column),
+        4 => tile.multiply::<S, 4, FUSED>(simd, panel, column),
+        3 => tile.multiply::<S, 3, FUSED>(simd, panel, column),
+        2 => tile.multiply::<S, 2, FUSED>(simd, panel, column),
+        _ => tile.multiply::<S, 1, FUSED>(simd, panel, column),
+    }
 }
 
 /// One row times `P` whole panels.
@@ -347,37 +416,35 @@ fn row<S: Simd, const P: usize, const FUSED: bool>(
     }
 }
 
-/// `M` rows times a whole panel.
-#[inline(always)]
-fn tile<S: Simd, const M: usize, const FUSED: bool>(
-    simd: S,
-    x: &[f32],
-    panel: Panel<'_>,
-    column: usize,
-    place: Place<'_>,
-) {
-    let mut sums = [[0.0; WIDTH]; TILE];
-    let k = x.len() / M;
-    let mut rows: [&[f32]; M] = [&[]; M];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = &x[i * k..(i + 1) * k];
-    }
-    match panel {
-        Panel::F32(panel) => {
-            for g in 0..WIDTH / S::F32_LANES / 2 {
-                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Floats { panel, g }], &mut sums);
+impl Tile<'_, '_> {
+    /// `M` rows times a whole panel.
+    #[inline(always)]
+    fn multiply<S: Simd, const M: usize, const FUSED: bool>(self, simd: S, panel: Panel<'_>, column: usize) {
+        let Tile { x, k, lines, first, out, width } = self;
+        let mut sums = [[0.0; WIDTH]; TILE];
+        let mut rows: [&[f32]; M] = [&[]; M];
+        for (i, row) in rows.iter_mut().enumerate() {
+            let (from, _) = lines.place(first + i, k);
+            *row = &x[from..from + k];
+        }
+        match panel {
+            Panel::F32(panel) => {
+                for g in 0..WIDTH / S::F32_LANES / 2 {
+                    group::<S, _, M, 2, 1, FUSED>(simd, rows, [Floats { panel, g }], &mut sums);
+                }
+            }
+            Panel::Bf16(panel) => {
+                for g in 0..WORDS / S::F32_LANES {
+                    group::<S, _, M, 2, 1, FUSED>(simd, rows, [Halves { panel, g }], &mut sums);
+                }
             }
         }
-        Panel::Bf16(panel) => {
-            for g in 0..WORDS / S::F32_LANES {
-                group::<S, _, M, 2, 1, FUSED>(simd, rows, [Halves { panel, g }], &mut sums);
+        for (i, sums) in sums.iter().enumerate().take(M) {
+            let (_, to) = lines.place(first + i, k);
+            match width - column {
+                WIDTH.. => out.put(to * width + column, sums),
+                rest => out.put(to * width + column, &sums[..rest]),
             }
-        }
-    }
-    for (out, sums) in place.out.chunks_exact_mut(place.width).zip(&sums) {
-        match out[column..].first_chunk_mut::<WIDTH>() {
-            Some(out) => *out = *sums,
-            None => out[column..].iter_mut().zip(sums).for_each(|(out, sum)| *out = *sum),
         }
     }
 }
@@ -523,10 +590,40 @@ mod tests {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 for m in [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 70] {
                     let mut out = vec![f32::NAN; m * n];
-                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, &mut out, threads > 1));
+                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, Target::F32(&mut out), threads > 1));
                     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     assert_eq!(bits(&out), bits(&truth[..m * n]), "{terms:?}, m {m}, n {n}, k {k}, {threads} threads");
                 }
+            }
+        }
+    }
+
+    /// Rows of x picked in any order, some twice, go to their own rows of the result; a result in bf16 is the other one rounded.
+    #[test]
+    fn picked_rows_and_rounded_results_have_the_bits_of_rows_alone() {
+        for (products, n, k) in [(1, 200, 40), (2, 31, 5), (9, 100, 77), (61, 96, 192), (64, 33, 64)] {
+            for halves in [false, true] {
+                let (mut w, x) = (random(3 * n * k, 5), random(23 * k, 6));
+                if halves {
+                    numerics::round_bf16_in_place(&mut w);
+                }
+                let panels = Panels::pack(&w, 3, n, k);
+                let offsets: Vec<usize> = (0..products).map(|i| i * 17 % 23 * k).collect();
+                let mut lots = [Vec::new(), Vec::new(), Vec::new()];
+                (0..products).for_each(|i| lots[i * 5 / 2 % 3].push(i));
+                let runs = || lots.iter().enumerate().map(|(slice, lot)| (slice, &lot[..]));
+                let mut truth = vec![0.0; products * n];
+                for (slice, lot) in runs() {
+                    for i in lot {
+                        let out = Target::F32(&mut truth[i * n..(i + 1) * n]);
+                        multiply(&x[offsets[*i]..][..k], &panels, slice, Terms::Fused, out, false);
+                    }
+                }
+                let (mut found, mut rounded) = (vec![f32::NAN; products * n], vec![0; products * n]);
+                multiply_picked(&x, &panels, Terms::Fused, Target::F32(&mut found), &offsets, runs());
+                multiply_picked(&x, &panels, Terms::Fused, Target::Bf16(&mut rounded), &offsets, runs());
+                assert_eq!(found, truth, "{products} products, n {n}, k {k}");
+                assert!(truth.iter().zip(&rounded).all(|(x, bits)| numerics::bf16_bits(*x) == *bits));
             }
         }
     }
@@ -539,7 +636,7 @@ mod tests {
         let x: Vec<f32> = (0..m * k).map(|i| int(i, 3)).collect();
         let w: Vec<f32> = (0..n * k).map(|i| int(i, 5)).collect();
         let mut out = vec![0.0; m * n];
-        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, &mut out, true);
+        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, Target::F32(&mut out), true);
         for (i, found) in out.iter().enumerate() {
             let exact: i64 = (0..k).map(|j| x[i / n * k + j] as i64 * w[i % n * k + j] as i64).sum();
             assert_eq!(*found, exact as f32);
@@ -568,7 +665,7 @@ mod tests {
             numerics::round_bf16_in_place(&mut x);
             numerics::round_bf16_in_place(&mut w);
             let mut out = vec![0.0; m * n];
-            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, &mut out, false);
+            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, Target::F32(&mut out), false);
             for (i, found) in out.iter().enumerate() {
                 let exact = truth(Terms::Apart, &x[i / n * k..][..k], &w[i % n * k..][..k]);
                 assert!(numerics::same_bits(*found, exact), "{scale_x:e} {scale_w:e}: {found:e} is not {exact:e}");

@@ -6,6 +6,7 @@
 //! changes no bit.
 
 pub(crate) mod attend;
+pub(crate) mod block;
 pub(crate) mod cursor;
 pub(crate) mod elementwise;
 pub(crate) mod gather;

@@ -2,6 +2,7 @@
 
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
+use pulp::{Simd, WithSimd};
 
 /// A part of the result that is copied from one operand.
 #[derive(Debug)]
@@ -66,17 +67,52 @@ impl Moves {
         Ok(Moves { row: out.row, parts })
     }
 
-    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
-        for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
-            for part in &self.parts {
-                let offsets = [part.from + r * part.row_stride, part.to + r * self.row];
-                part.nest.each(offsets, |[from, to]| match part.nest.along[0] {
-                    Along::Contiguous => out.copy(to, operands[part.operand], from, part.nest.run),
-                    Along::Constant => {
-                        (0..part.nest.run).for_each(|i| out.copy(to + i, operands[part.operand], from, 1))
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        pulp::Arch::new().dispatch(Copies { kernel: self, operands, out });
+    }
+}
+
+/// The whole of a launch.
+struct Copies<'a> {
+    kernel: &'a Moves,
+    operands: &'a [View<'a>],
+    out: Target<'a>,
+}
+
+impl WithSimd for Copies<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Copies { kernel, operands, mut out } = self;
+        for r in 0..out.len().checked_div(kernel.row).unwrap_or(0) {
+            for part in &kernel.parts {
+                let view = operands[part.operand];
+                let [mut from, mut to] = [part.from + r * part.row_stride, part.to + r * kernel.row];
+                match part.nest.loops.as_slice() {
+                    [] => part.run(view, from, &mut out, to),
+                    // No closure: what is not inlined is not compiled for vectors.
+                    [level] => {
+                        for _ in 0..level.len {
+                            part.run(view, from, &mut out, to);
+                            from += level.strides[0];
+                            to += level.strides[1];
+                        }
                     }
-                });
+                    _ => part.nest.each([from, to], |[from, to]| part.run(view, from, &mut out, to)),
+                }
             }
+        }
+    }
+}
+
+impl Part {
+    /// The innermost run.
+    #[inline(always)]
+    fn run(&self, view: View<'_>, from: usize, out: &mut Target<'_>, to: usize) {
+        match self.nest.along[0] {
+            Along::Contiguous => out.copy(to, view, from, self.nest.run),
+            Along::Constant => (0..self.nest.run).for_each(|i| out.copy(to + i, view, from, 1)),
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::bucket::{Launch, RowsOf, Spot};
 use super::graph::Prepared;
 use crate::kernels::Kernel;
-use ir::{Op, ValueId};
+use ir::{DType, Op, ValueId};
 use std::collections::HashMap;
 
 /// Scratch places are multiples of this many bytes a row, so that every place is aligned however many rows there are.
@@ -43,6 +43,10 @@ pub(crate) struct Operation {
     pub id: ValueId,
     pub from: Vec<Source>,
     pub into: Sink,
+    /// Where the rounded result goes instead, if nobody reads it but the operation that rounds it.
+    pub rounded: Option<Sink>,
+    /// Whether it only rounds what an earlier operation can write rounded.
+    pub done_before: bool,
 }
 
 /// Operations that run some rows at a time.
@@ -223,7 +227,8 @@ fn segment(
         work: 0,
         stores: false,
     };
-    let places = scratch(graph, draft, crossing, &mut out.scratch_bytes);
+    let rounds = rounds(graph, draft, crossing);
+    let places = scratch(graph, draft, crossing, &rounds, &mut out.scratch_bytes);
     let mut written: HashMap<ValueId, usize> = HashMap::new();
     let mut read: HashMap<ValueId, usize> = HashMap::new();
     for id in &draft.ids {
@@ -262,13 +267,52 @@ fn segment(
         };
         let row = value.shape.as_ref().map_or(0, |s| s.row);
         out.work = out.work.saturating_add(value.kernel.as_ref().map_or(0, |k| k.work(row)));
-        out.operations.push(Operation { id: *id, from, into });
+        out.operations.push(Operation { id: *id, from, into, rounded: None, done_before: false });
+    }
+    for (wide, narrow) in rounds {
+        let at = |id: ValueId| out.operations.iter().position(|o| o.id == id);
+        if let (Some(wide), Some(narrow)) = (at(wide), at(narrow)) {
+            out.operations[wide].rounded = Some(out.operations[narrow].into);
+            out.operations[narrow].done_before = true;
+        }
     }
     Ok(out)
 }
 
+/// Results that are rounded to bf16 and read for nothing else, with what rounds them: one pass over memory instead of two.
+fn rounds(graph: &Prepared, draft: &Draft, crossing: &[bool]) -> HashMap<ValueId, ValueId> {
+    let mut readers: HashMap<ValueId, usize> = HashMap::new();
+    draft.ids.iter().flat_map(|id| &graph.value(*id).operands).for_each(|v| *readers.entry(*v).or_default() += 1);
+    let mut rounds = HashMap::new();
+    for (at, narrow) in draft.ids.iter().enumerate() {
+        let value = graph.value(*narrow);
+        let (Some(Kernel::Elementwise(kernel)), Some(operand)) = (&value.kernel, value.operands.first()) else {
+            continue;
+        };
+        let wide = graph.value(*operand);
+        // Copies of short runs are better rounded together.
+        let writes_any = matches!(wide.kernel, Some(Kernel::Elementwise(_) | Kernel::Reduce(_) | Kernel::Linear(_)));
+        if kernel.only_rounds()
+            && (wide.dtype, value.dtype) == (DType::F32, DType::Bf16)
+            && writes_any
+            && draft.ids[..at].contains(operand)
+            && !crossing[operand.0 as usize]
+            && readers.get(operand) == Some(&1)
+        {
+            rounds.insert(*operand, *narrow);
+        }
+    }
+    rounds
+}
+
 /// Places in the scratch for what only the segment reads, each free again behind its last reader.
-fn scratch(graph: &Prepared, draft: &Draft, crossing: &[bool], bytes: &mut usize) -> HashMap<ValueId, Spot> {
+fn scratch(
+    graph: &Prepared,
+    draft: &Draft,
+    crossing: &[bool],
+    rounds: &HashMap<ValueId, ValueId>,
+    bytes: &mut usize,
+) -> HashMap<ValueId, Spot> {
     let mut last: HashMap<ValueId, usize> = HashMap::new();
     for (at, id) in draft.ids.iter().enumerate() {
         last.insert(*id, at);
@@ -276,9 +320,13 @@ fn scratch(graph: &Prepared, draft: &Draft, crossing: &[bool], bytes: &mut usize
     }
     let mut places: HashMap<ValueId, Spot> = HashMap::new();
     let mut live: Vec<(std::ops::Range<usize>, usize)> = Vec::new();
-    for (at, id) in draft.ids.iter().enumerate() {
+    // What is written rounded is written where it is computed.
+    let written = |(at, id)| std::iter::once((at, id)).chain(rounds.get(id).map(|narrow| (at, narrow)));
+    for (at, id) in draft.ids.iter().enumerate().flat_map(written) {
         let value = graph.value(*id);
-        let Some(shape) = value.shape.as_ref().filter(|_| !crossing[id.0 as usize]) else { continue };
+        let Some(shape) = value.shape.as_ref().filter(|_| !crossing[id.0 as usize] && !places.contains_key(id)) else {
+            continue;
+        };
         live.retain(|(_, last)| *last >= at);
         let size = (shape.row * value.dtype.bytes()).next_multiple_of(ALIGN).max(ALIGN);
         let mut offset = 0;

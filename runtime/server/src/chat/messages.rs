@@ -2,11 +2,15 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
+use crate::parts::text_of;
 use serde_json::{Map, Value};
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Names under which the reasoning of an earlier answer arrives; templates get it under the first.
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// Types of parts that are read.
+const TEXTS: [&str; 2] = ["text", "refusal"];
 
 /// The checked messages.
 pub(crate) fn messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
@@ -35,7 +39,7 @@ fn message(value: &Value, at: &str) -> Result<Value, ApiError> {
     let at_content = format!("{at}.content");
     match map.get("content") {
         Some(content) => {
-            let content = text_of(content, &at_content)?;
+            let content = text_of(content, &at_content, &TEXTS)?;
             map.insert("content".into(), Value::String(content));
         }
         None if role == "assistant" => {}
@@ -61,28 +65,7 @@ fn reasoning(map: &Map<String, Value>, at: &str) -> Result<Option<String>, ApiEr
     let Some((key, value)) = REASONING.iter().find_map(|key| map.get(*key).map(|value| (key, value))) else {
         return Ok(None);
     };
-    text_of(value, &format!("{at}.{key}")).map(Some)
-}
-
-/// A string, or the joined text of a list of text parts.
-fn text_of(value: &Value, at: &str) -> Result<String, ApiError> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            parts.iter().enumerate().map(|(i, part)| part_text(part, &format!("{at}[{i}]"))).collect()
-        }
-        other => Err(wrong_type(at, other, "a string or a list of parts")),
-    }
-}
-
-fn part_text<'a>(part: &'a Value, at: &str) -> Result<&'a str, ApiError> {
-    let kind = part.get("type").and_then(Value::as_str);
-    if kind != Some("text") {
-        let kind = kind.unwrap_or("(none)");
-        let message = format!("`{at}` is a part of type `{kind}`, this model reads only `text`; remove it");
-        return Err(ApiError::field(at, "unsupported_content", message));
-    }
-    part.get("text").and_then(Value::as_str).ok_or_else(|| missing(&format!("{at}.text")))
+    text_of(value, &format!("{at}.{key}"), &TEXTS).map(Some)
 }
 
 /// Calls of an earlier answer, their arguments as objects.
@@ -100,7 +83,8 @@ fn tool_calls(value: &Value, at: &str) -> Result<Value, ApiError> {
             Some(Value::Object(map)) => map.clone(),
             Some(Value::String(text)) if text.trim().is_empty() => Map::new(),
             Some(other) => {
-                let parsed = other.as_str().and_then(|text| serde_json::from_str(text).ok());
+                let parsed = other.as_str().and_then(|text| text::exact_json(text).ok());
+                let parsed = parsed.and_then(|parsed| if let Value::Object(map) = parsed { Some(map) } else { None });
                 parsed.ok_or_else(|| wrong_type(&format!("{at}.arguments"), other, "the text of a JSON object"))?
             }
         };

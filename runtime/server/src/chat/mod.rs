@@ -4,31 +4,29 @@ mod messages;
 mod request;
 mod spell;
 
-use crate::app::{App, json_body};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::params;
+use crate::payload::Payload;
 use crate::sse;
 use crate::turn::Turn;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use spell::{Head, Style};
 use std::sync::Arc;
 
-pub(crate) use request::{effort, thinking_off, tool_of, turn_request};
+pub(crate) use request::{Tools, effort, thinking_off, tool_of, turn_request};
 pub(crate) use spell::{matched_json, usage_json};
 
 /// The handler.
-pub(crate) async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let body = json_body(&app, &headers, body).await?;
-    let fields = Fields(&body);
-    params::model(&app, fields)?;
-    let streaming = params::stream_options(fields)?;
-    let style = Style::read(fields)?;
-    let request = turn_request(&app, fields)?;
+pub(crate) async fn chat(State(app): State<Arc<App>>, payload: Payload) -> Result<Response, ApiError> {
+    let read = |app: &App, fields: Fields<'_>| {
+        params::model(app, fields)?;
+        Ok((params::stream_options(fields)?, Style::read(fields)?, turn_request(app, fields)?))
+    };
+    let (streaming, style, request) = payload.read(&app, read).await?;
     let head = Head::new(&app, request.params.rid.clone());
     let mut turn = Turn::start(&app, request).await?;
     if streaming.stream {

@@ -4,10 +4,12 @@ use super::messages;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, token_id, wrong_type};
-use crate::format::{check_schema, format};
+use crate::format::format;
 use crate::params::{self, MOST_LOGPROBS, OPENAI, Refused, is_false, never, refuse};
+use crate::parts;
 use crate::turn::{FieldNames, Tool, ToolChoice, TurnRequest};
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
 /// Parameters of this route that would change the answer.
 const REFUSED: [Refused; 6] = [
@@ -139,7 +141,7 @@ fn add_generation_prompt(fields: Fields<'_>, variables: &Map<String, Value>) -> 
 
 /// The tools of a request, checked.
 pub(crate) fn tools(fields: Fields<'_>) -> Result<Vec<Tool>, ApiError> {
-    let mut tools: Vec<Tool> = Vec::new();
+    let mut tools = Tools::default();
     for (i, tool) in fields.list("tools")?.into_iter().flatten().enumerate() {
         let at = format!("tools[{i}]");
         if let Some(kind) = tool.get("type").filter(|kind| *kind != "function") {
@@ -147,46 +149,43 @@ pub(crate) fn tools(fields: Fields<'_>) -> Result<Vec<Tool>, ApiError> {
         }
         let at = format!("{at}.function");
         let function = tool.get("function").and_then(Value::as_object).ok_or_else(|| missing(&at))?;
-        let tool = tool_of(&at, function)?;
-        if tools.iter().any(|other| other.name == tool.name) {
+        tools.add(tool_of(&at, function)?, &at)?;
+    }
+    Ok(tools.into_list())
+}
+
+/// Tools, each under a name of its own.
+#[derive(Default)]
+pub(crate) struct Tools(Vec<Tool>, HashSet<String>);
+
+impl Tools {
+    /// Adds a tool; `at` is its place in the request.
+    pub fn add(&mut self, tool: Tool, at: &str) -> Result<(), ApiError> {
+        if !self.1.insert(tool.name.clone()) {
             let message = format!("`{at}.name` is `{}`, which an earlier tool has; name each once", tool.name);
             return Err(ApiError::field(format!("{at}.name"), "invalid_value", message));
         }
-        tools.push(tool);
+        self.0.push(tool);
+        Ok(())
     }
-    Ok(tools)
+
+    /// All of them, in their order.
+    pub fn into_list(self) -> Vec<Tool> {
+        self.0
+    }
 }
 
 /// One function, shown to the template with its keys in the order in which they were sent.
 pub(crate) fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, ApiError> {
     let fields = Fields(function);
-    let at_name = format!("{at}.name");
-    let name = match fields.get("name") {
-        None => return Err(missing(&at_name)),
-        Some(Value::String(name)) if !name.is_empty() => name.clone(),
-        Some(other) => return Err(wrong_type(&at_name, other, "a name")),
-    };
-    if let Some(other) = fields.get("description").filter(|d| !d.is_string()) {
-        return Err(wrong_type(&format!("{at}.description"), other, "a string"));
-    }
-    let parameters = fields.get("parameters").cloned().unwrap_or(Value::Null);
-    if !parameters.is_null() {
-        let at_parameters = format!("{at}.parameters");
-        if !parameters.is_object() {
-            return Err(wrong_type(&at_parameters, &parameters, "a JSON Schema object"));
-        }
-        check_schema(&at_parameters, &parameters)?;
-    }
-    let strict = match fields.get("strict") {
-        None => false,
-        Some(Value::Bool(strict)) => *strict,
-        Some(other) => return Err(wrong_type(&format!("{at}.strict"), other, "true or false")),
-    };
+    let name = parts::name(fields, at)?;
+    let description = parts::optional_word(fields, at, "description")?;
+    let parameters = parts::object_schema(fields, at, "parameters")?.cloned().unwrap_or(Value::Null);
+    let strict = parts::switch(fields, at, "strict")?.unwrap_or(false);
     let known = ["name", "description", "parameters", "strict"];
     let is_shown = |(key, value): &(&String, &Value)| known.contains(&key.as_str()) && !value.is_null();
     let shown = function.iter().filter(is_shown).map(|(key, value)| (key.clone(), value.clone())).collect();
-    let description = function.get("description").and_then(Value::as_str);
-    Ok(Tool { shown, ..Tool::new(&name, description, parameters, Some(strict)) })
+    Ok(Tool { shown, ..Tool::new(name, description, parameters, Some(strict)) })
 }
 
 fn tool_choice(fields: Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, ApiError> {
@@ -208,17 +207,9 @@ fn tool_choice(fields: Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, ApiErro
             }
             let named = map.get("function").unwrap_or(&Value::Null).get("name").or(map.get("name"));
             let name = named.and_then(Value::as_str).ok_or_else(|| missing(&format!("{param}.function.name")))?;
-            if !tools.iter().any(|tool| tool.name == name) {
-                let message = format!("`{param}` names `{name}`, which `tools` does not declare; declare it");
-                return Err(ApiError::field(param, "invalid_value", message));
-            }
             ToolChoice::Named(name.to_owned())
         }
         Some(other) => return Err(wrong_type(param, other, expected)),
     };
-    if tools.is_empty() {
-        let message = format!("`{param}` asks for a call, and there are no `tools`; declare some");
-        return Err(ApiError::field(param, "invalid_value", message));
-    }
-    Ok(choice)
+    parts::allowed(choice, param, tools)
 }

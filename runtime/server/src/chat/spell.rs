@@ -37,13 +37,18 @@ impl Head {
 /// How reasoning is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
-    /// In a field of its own, or in front of the content.
+    /// In a field of its own, or in the content, where it was written: in front of the answer.
     separate_reasoning: bool,
     /// As it comes, or in one piece when it is over.
     stream_reasoning: bool,
 }
 
 impl Style {
+    /// The field that reasoning is told in.
+    fn reasoning_key(self) -> &'static str {
+        if self.separate_reasoning { "reasoning_content" } else { "content" }
+    }
+
     pub fn read(fields: Fields<'_>) -> Result<Style, ApiError> {
         Ok(Style {
             separate_reasoning: fields.boolean("separate_reasoning")?.unwrap_or(true),
@@ -84,10 +89,10 @@ pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected
 
 fn whole_choice(app: &App, style: Style, index: usize, choice: Collected) -> Value {
     let word = choice.word().word();
-    let (mut content, mut reasoning) = (choice.content, choice.reasoning);
-    if !style.separate_reasoning {
-        content.insert_str(0, &std::mem::take(&mut reasoning));
-    }
+    let (content, reasoning) = match style.separate_reasoning {
+        true => (choice.content, choice.reasoning),
+        false => (choice.in_order(), String::new()),
+    };
     let text_or_null = |text: String| if text.is_empty() { Value::Null } else { json!(text) };
     let mut message = Map::new();
     message.insert("role".into(), json!("assistant"));
@@ -163,16 +168,22 @@ impl Chunks {
         self.chunk(vec![choice], self.options.usage_always.then_some(usage))
     }
 
+    /// Reasoning of a choice that was kept until it is over, if there is any.
+    fn waited(&mut self, index: usize, usage: Usage) -> Option<Frame> {
+        let waited = std::mem::take(&mut self.choices.get_mut(index)?.reasoning);
+        let delta = json!({self.style.reasoning_key(): waited});
+        (!waited.is_empty()).then(|| self.delta(index, delta, (Value::Null, Value::Null), usage))
+    }
+
     /// The delta of an event; `None` if it says nothing now.
     fn delta_of(&mut self, index: usize, event: &TurnEvent) -> Option<Value> {
         let choice = self.choices.get_mut(index)?;
         match event {
-            TurnEvent::Reasoning(text) if !self.style.separate_reasoning => Some(json!({"content": text})),
             TurnEvent::Reasoning(text) if !self.style.stream_reasoning => {
                 choice.reasoning.push_str(text);
                 None
             }
-            TurnEvent::Reasoning(text) => Some(json!({"reasoning_content": text})),
+            TurnEvent::Reasoning(text) => Some(json!({self.style.reasoning_key(): text})),
             TurnEvent::Content(text) => Some(json!({"content": text})),
             TurnEvent::CallOpened { index, name } => {
                 let function = json!({"name": name, "arguments": ""});
@@ -199,14 +210,8 @@ impl Spell for Chunks {
             choice.tokens.extend(step.tokens.into_iter().filter(|token| token.logprob.is_some()));
         }
         for event in &step.events {
-            let goes_on = matches!(event, TurnEvent::Reasoning(_));
-            let waited = match self.choices.get_mut(index) {
-                Some(choice) if !goes_on => std::mem::take(&mut choice.reasoning),
-                _ => String::new(),
-            };
-            if !waited.is_empty() {
-                let delta = json!({"reasoning_content": waited});
-                frames.push(self.delta(index, delta, (Value::Null, Value::Null), usage));
+            if !matches!(event, TurnEvent::Reasoning(_)) {
+                frames.extend(self.waited(index, usage));
             }
             if let Some(delta) = self.delta_of(index, event) {
                 frames.push(self.delta(index, delta, (Value::Null, Value::Null), usage));
@@ -217,6 +222,11 @@ impl Spell for Chunks {
             }
         }
         frames
+    }
+
+    fn failed(&mut self, error: &ApiError, usage: Usage) -> Vec<Frame> {
+        let waited: Vec<Frame> = (0..self.choices.len()).filter_map(|index| self.waited(index, usage)).collect();
+        waited.into_iter().chain(sse::failed(error)).collect()
     }
 
     fn end(&mut self, usage: Usage) -> Vec<Frame> {

@@ -3,14 +3,18 @@
 use super::thinking;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
+use crate::parts::{self, text_of, typed, word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
+
+/// The type of blocks that are text.
+const TEXT: [&str; 1] = ["text"];
 
 /// The messages, and whether the last is an assistant's that is to be continued.
 pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = fields.get("system") {
-        let text = texts(system, "system", "a string or a list of text blocks")?;
+        let text = text_of(system, "system", &TEXT)?;
         messages.push(json!({"role": "system", "content": text}));
     }
     let list = fields.list("messages")?.ok_or_else(|| missing("messages"))?;
@@ -45,7 +49,7 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
 /// A user's message: results of tools become messages of their own, in the order in which they stand among the text.
 fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let Value::Array(blocks) = content else {
-        messages.push(json!({"role": "user", "content": texts(content, at, LIST)?}));
+        messages.push(json!({"role": "user", "content": text_of(content, at, &TEXT)?}));
         return Ok(());
     };
     if blocks.is_empty() {
@@ -55,9 +59,9 @@ fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &m
     let mut text: Option<String> = None;
     for (i, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{i}]");
-        let (kind, block) = kind(block, &at)?;
+        let (kind, block) = typed(block, &at)?;
         match kind {
-            "text" => text.get_or_insert_default().push_str(text_of(block, &at)?),
+            "text" => text.get_or_insert_default().push_str(word(block, &at, "text")?),
             "tool_result" => {
                 messages.extend(text.take().map(|text| json!({"role": "user", "content": text})));
                 messages.push(result(block, &at, names)?);
@@ -71,10 +75,10 @@ fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &m
 
 /// What a tool said.
 fn result(block: Fields<'_>, at: &str, names: &HashMap<String, String>) -> Result<Value, ApiError> {
-    let id = word(block, "tool_use_id", at)?;
+    let id = word(block, at, "tool_use_id")?;
     let content = match block.get("content") {
         None => String::new(),
-        Some(content) => texts(content, &format!("{at}.content"), LIST)?,
+        Some(content) => text_of(content, &format!("{at}.content"), &TEXT)?,
     };
     let mut message = Map::new();
     message.insert("role".into(), json!("tool"));
@@ -83,12 +87,8 @@ fn result(block: Fields<'_>, at: &str, names: &HashMap<String, String>) -> Resul
         message.insert("name".into(), json!(name));
     }
     message.insert("content".into(), json!(content));
-    match block.get("is_error") {
-        None | Some(Value::Bool(false)) => {}
-        Some(Value::Bool(true)) => {
-            message.insert("is_error".into(), json!(true));
-        }
-        Some(other) => return Err(wrong_type(&format!("{at}.is_error"), other, "true or false")),
+    if parts::switch(block, at, "is_error")?.unwrap_or(false) {
+        message.insert("is_error".into(), json!(true));
     }
     Ok(Value::Object(message))
 }
@@ -98,19 +98,19 @@ fn assistant(content: &Value, at: &str, names: &mut HashMap<String, String>) -> 
     let mut message = Map::new();
     message.insert("role".into(), json!("assistant"));
     let Value::Array(blocks) = content else {
-        message.insert("content".into(), json!(texts(content, at, LIST)?));
+        message.insert("content".into(), json!(text_of(content, at, &TEXT)?));
         return Ok(Value::Object(message));
     };
     let (mut text, mut thought, mut calls) = (None::<String>, None::<String>, Vec::new());
     for (i, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{i}]");
-        let (kind, block) = kind(block, &at)?;
+        let (kind, block) = typed(block, &at)?;
         match kind {
-            "text" => text.get_or_insert_default().push_str(text_of(block, &at)?),
+            "text" => text.get_or_insert_default().push_str(word(block, &at, "text")?),
             "thinking" => thought.get_or_insert_default().push_str(&thinking::thought(block, &at)?),
             "redacted_thinking" => thought.get_or_insert_default().push_str(&thinking::redacted(block, &at)?),
             "tool_use" => {
-                let (id, name) = (word(block, "id", &at)?, word(block, "name", &at)?);
+                let (id, name) = (word(block, &at, "id")?, word(block, &at, "name")?);
                 let at_input = format!("{at}.input");
                 let input = block.get("input").ok_or_else(|| missing(&at_input))?;
                 if !input.is_object() {
@@ -135,43 +135,6 @@ fn assistant(content: &Value, at: &str, names: &mut HashMap<String, String>) -> 
     Ok(Value::Object(message))
 }
 
-const LIST: &str = "a string or a list of blocks";
-
-/// A string, or the joined text of text blocks.
-fn texts(value: &Value, at: &str, expected: &str) -> Result<String, ApiError> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(blocks) => {
-            let text = |(i, value): (usize, &Value)| {
-                let at = format!("{at}[{i}]");
-                match kind(value, &at)? {
-                    ("text", block) => text_of(block, &at).map(str::to_owned),
-                    (kind, _) => Err(unread(kind, &at)),
-                }
-            };
-            blocks.iter().enumerate().map(text).collect()
-        }
-        other => Err(wrong_type(at, other, expected)),
-    }
-}
-
-fn kind<'a>(value: &'a Value, at: &str) -> Result<(&'a str, Fields<'a>), ApiError> {
-    let block = value.as_object().map(Fields).ok_or_else(|| wrong_type(at, value, "a block"))?;
-    Ok((word(block, "type", at)?, block))
-}
-
-fn text_of<'a>(block: Fields<'a>, at: &str) -> Result<&'a str, ApiError> {
-    word(block, "text", at)
-}
-
-/// A string that a block must have.
-pub(super) fn word<'a>(block: Fields<'a>, key: &str, at: &str) -> Result<&'a str, ApiError> {
-    let at = format!("{at}.{key}");
-    let value = block.get(key).ok_or_else(|| missing(&at))?;
-    value.as_str().ok_or_else(|| wrong_type(&at, value, "a string"))
-}
-
 fn unread(kind: &str, at: &str) -> ApiError {
-    let message = format!("`{at}` is a block of type `{kind}`, which this model cannot read here; remove it");
-    ApiError::field(at, "unsupported_content", message)
+    parts::unread(kind, at, "which this model cannot read here")
 }

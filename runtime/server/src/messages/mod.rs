@@ -1,29 +1,26 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: content blocks in, content blocks out.
 //!
 //! ```text
-//!  request ── request, blocks, tools, thinking ─► TurnRequest ─► Turn ─┬─ whole   blocks in one object
-//!                                                    │                  └─ stream  one open block at a time
+//!  request ── request, blocks, tools, thinking ─► TurnRequest ─► Turn ─► spell: blocks, in events or one object
 //!                                                    └─► prompt ─► count_tokens
 //! ```
 
 mod blocks;
 mod request;
-mod stream;
+mod spell;
 mod thinking;
 mod tools;
-mod whole;
 
-use crate::app::{App, json_body};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::errors::RequestId;
-use crate::fields::Fields;
 use crate::ids;
-use crate::sse;
+use crate::payload::Payload;
+use crate::sse::{self, Spell};
 use crate::turn::{Answers, Finish, FinishWord, Matched, Turn, Usage};
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use request::Asked;
 use serde_json::{Value, json};
@@ -33,29 +30,27 @@ use std::sync::Arc;
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
     Extension(request_id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    payload: Payload,
 ) -> Result<Response, ApiError> {
-    let body = json_body(&app, &headers, body).await?;
-    let Asked { turn, places, shown, stream } = request::asked(&app, Fields(&body), false)?;
+    let asked = payload.read(&app, |app, fields| request::asked(app, fields, false)).await?;
+    let Asked { turn, places, shown, stream } = asked;
     let head = Head { id: ids::name("msg_"), model: app.model.clone() };
     let turn = Turn::start(&app, turn).await.map_err(|error| tools::at_place(error, &places))?;
     let mut answers = Answers::from(turn);
+    let mut blocks = spell::Blocks::new(head, shown, request_id, stream);
     if stream {
-        return Ok(sse::events(answers, stream::Blocks::new(head, shown, request_id)));
+        return Ok(sse::events(answers, blocks));
     }
-    let whole = whole::whole(&mut answers, &head, shown).await?;
+    while let Some(step) = answers.next().await? {
+        blocks.step(step, answers.usage());
+    }
+    let whole = blocks.whole(answers.usage())?;
     Ok(([(header::CONTENT_TYPE, "application/json")], whole).into_response())
 }
 
 /// `POST /v1/messages/count_tokens`: how long the prompt of this request is.
-pub(crate) async fn count_tokens(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let body = json_body(&app, &headers, body).await?;
-    let asked = request::asked(&app, Fields(&body), true)?;
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, payload: Payload) -> Result<Json<Value>, ApiError> {
+    let asked = payload.read(&app, |app, fields| request::asked(app, fields, true)).await?;
     let ids = Turn::ids(&app, asked.turn).await?;
     Ok(Json(json!({"input_tokens": ids.len()})))
 }

@@ -4,11 +4,11 @@
 //! history; nothing is checked when it comes back. A block whose text is left out carries the text in its signature, so
 //! that the model still has it in the next request.
 
-use super::blocks::word;
 use crate::app::App;
 use crate::chat::thinking_off;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
+use crate::parts::{optional_word, word};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value, json};
@@ -42,7 +42,7 @@ pub(super) fn thinking(
         return Ok(if app.options.show_thinking { Shown::Text } else { Shown::Nothing });
     };
     let map = Fields(map);
-    match word(map, "type", "thinking")? {
+    match word(map, "thinking", "type")? {
         "enabled" | "adaptive" => {}
         "disabled" => {
             thinking_off(app, "thinking.type", with_tools, variables)?;
@@ -86,20 +86,18 @@ pub(super) fn signature(thought: &str, shown: Shown) -> String {
 
 /// The reasoning of an earlier block: its text, or what its signature carries.
 pub(super) fn thought(block: Fields<'_>, at: &str) -> Result<String, ApiError> {
-    let text = word(block, "thinking", at)?;
-    match block.get("signature") {
-        None => Ok(text.to_owned()),
-        Some(Value::String(signature)) if text.is_empty() && signature.starts_with(CARRIES) => {
+    let text = word(block, at, "thinking")?;
+    match optional_word(block, at, "signature")? {
+        Some(signature) if text.is_empty() && signature.starts_with(CARRIES) => {
             carried(signature, &format!("{at}.signature"))
         }
-        Some(Value::String(_)) => Ok(text.to_owned()),
-        Some(other) => Err(wrong_type(&format!("{at}.signature"), other, "a string")),
+        _ => Ok(text.to_owned()),
     }
 }
 
 /// The reasoning of an earlier block without text, if this server made it.
 pub(super) fn redacted(block: Fields<'_>, at: &str) -> Result<String, ApiError> {
-    carried(word(block, "data", at)?, &format!("{at}.data"))
+    carried(word(block, at, "data")?, &format!("{at}.data"))
 }
 
 fn carried(signature: &str, at: &str) -> Result<String, ApiError> {

@@ -3,6 +3,7 @@
 use super::tools::{Kind, Origin, SHELL, seen};
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
+use crate::parts::nothing_to_call;
 use crate::turn::ToolChoice;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -35,8 +36,7 @@ pub(super) fn chosen(fields: Fields<'_>, origins: &HashMap<String, Origin>) -> R
         Some(other) => return Err(wrong_type(PARAM, other, expected)),
     };
     if origins.is_empty() {
-        let message = format!("`{PARAM}` asks for a call, and there are no `tools`; declare some");
-        return Err(ApiError::field(PARAM, "invalid_value", message));
+        return Err(nothing_to_call());
     }
     Ok(chosen)
 }

@@ -4,7 +4,8 @@
 use super::seal::unseal;
 use super::tools::{COMMAND, INPUT, SHELL, seen};
 use crate::error::ApiError;
-use crate::fields::{missing, wrong_type};
+use crate::fields::{Fields, missing, wrong_type};
+use crate::parts::{text_of, word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -85,7 +86,7 @@ impl Fold {
         let role = string(item, at, "role")?;
         let at_content = format!("{at}.content");
         let content = item.get("content").ok_or_else(|| missing(&at_content))?;
-        let text = parts(content, &at_content, &["input_text", "output_text", "refusal", "text"])?;
+        let text = text_of(content, &at_content, &["input_text", "output_text", "refusal", "text"])?;
         if role != "assistant" {
             self.end_turn();
             self.messages.push(json!({"role": role, "content": text}));
@@ -136,7 +137,7 @@ impl Fold {
             Value::String(text) => text.clone(),
             // The model reads what the shell wrote as the tool's JSON.
             other if kind == "shell_call_output" => other.to_string(),
-            other => parts(other, &at_output, &["input_text", "output_text", "text"])?,
+            other => text_of(other, &at_output, &["input_text", "output_text", "text"])?,
         };
         let message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
         self.end_turn();
@@ -146,29 +147,8 @@ impl Fold {
 }
 
 fn string<'a>(item: &'a Value, at: &str, key: &str) -> Result<&'a str, ApiError> {
-    let at = format!("{at}.{key}");
-    let value = item.get(key).ok_or_else(|| missing(&at))?;
-    value.as_str().ok_or_else(|| wrong_type(&at, value, "a string"))
-}
-
-/// The text of parts of these types; a string is one.
-fn parts(content: &Value, at: &str, kinds: &[&str]) -> Result<String, ApiError> {
-    let list = match content {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(list) => list,
-        other => return Err(wrong_type(at, other, "a string or a list of parts")),
-    };
-    let part = |(i, part): (usize, &Value)| {
-        let at = format!("{at}[{i}]");
-        let kind = part.get("type").and_then(Value::as_str).unwrap_or("(none)");
-        if !kinds.contains(&kind) {
-            let message =
-                format!("`{at}` is a part of type `{kind}`, this model reads {} here; remove it", kinds.join(", "));
-            return Err(ApiError::field(at, "unsupported_content", message));
-        }
-        string(part, &at, if kind == "refusal" { "refusal" } else { "text" }).map(str::to_owned)
-    };
-    list.iter().enumerate().map(part).collect()
+    let map = item.as_object().ok_or_else(|| wrong_type(at, item, "an object"))?;
+    word(Fields(map), at, key)
 }
 
 /// The text of a reasoning item, wherever it stands.
@@ -180,7 +160,7 @@ fn reasoning_text(item: &Value, at: &str) -> Result<String, ApiError> {
     }
     if has("content") {
         let content = item.get("content").unwrap_or(&Value::Null);
-        return parts(content, &format!("{at}.content"), &["reasoning_text", "text"]);
+        return text_of(content, &format!("{at}.content"), &["reasoning_text", "text"]);
     }
     if has("summary") {
         let texts = item.get("summary").and_then(Value::as_array).into_iter().flatten().enumerate();
@@ -204,7 +184,7 @@ fn arguments(item: &Value, at: &str) -> Result<Value, ApiError> {
     if text.trim().is_empty() {
         return Ok(json!({}));
     }
-    let parsed = serde_json::from_str(text).ok().filter(Value::is_object);
+    let parsed = text::exact_json(text).ok().filter(Value::is_object);
     parsed.ok_or_else(|| wrong_type(&at, given, "the text of a JSON object"))
 }
 

@@ -1,9 +1,14 @@
 //! Input items in one form: every item has a type and an id, every message a list of parts, and nothing refers to anything.
 
+use super::store::{Items, bytes};
 use crate::error::ApiError;
 use crate::fields::{missing, wrong_type};
 use crate::ids;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// An item that stands for a stored one.
+const REFERENCE: &str = "item_reference";
 
 /// Types of items that this server reads, with what their ids begin with.
 const TYPES: [(&str, &str); 8] = [
@@ -17,37 +22,72 @@ const TYPES: [(&str, &str); 8] = [
     ("shell_call_output", "sho_"),
 ];
 
-/// The items of `input`, which is a text or a list; `find` knows the items that ids refer to.
-pub(super) fn items(input: &Value, find: impl Fn(&str) -> Option<Value>) -> Result<Vec<Value>, ApiError> {
-    match input {
-        Value::String(text) => Ok(vec![json!({
-            "id": ids::name("msg_"),
-            "type": "message",
-            "role": "user",
-            "status": "completed",
-            "content": [{"type": "input_text", "text": text}],
-        })]),
-        Value::Array(list) => {
-            list.iter().enumerate().map(|(i, value)| item(value, &format!("input[{i}]"), &find)).collect()
+/// Items that requests refer to.
+pub(super) struct Known<F> {
+    /// Knows them by their ids.
+    pub find: F,
+    /// Most bytes of all items that are referred to.
+    pub most_bytes: usize,
+}
+
+/// The items of `input`, which is a text or a list.
+pub(super) fn items<F: Fn(&str) -> Option<Arc<Value>>>(input: &Value, known: Known<F>) -> Result<Items, ApiError> {
+    let list = match input {
+        Value::String(text) => {
+            return Ok(vec![Arc::new(json!({
+                "id": ids::name("msg_"),
+                "type": "message",
+                "role": "user",
+                "status": "completed",
+                "content": [{"type": "input_text", "text": text}],
+            }))]);
         }
-        other => Err(wrong_type("input", other, "a string or a list of items")),
+        Value::Array(list) => list,
+        other => return Err(wrong_type("input", other, "a string or a list of items")),
+    };
+    let (mut items, mut referred_bytes) = (Items::with_capacity(list.len()), 0);
+    for (i, value) in list.iter().enumerate() {
+        let at = format!("input[{i}]");
+        let map = value.as_object().ok_or_else(|| wrong_type(&at, value, "an object"))?;
+        let kind = kind(map, &at)?;
+        if kind != REFERENCE {
+            items.push(Arc::new(item(map, kind, &at)?));
+            continue;
+        }
+        let item = referred(map, &at, &known.find)?;
+        referred_bytes += bytes(&item);
+        too_much(referred_bytes, known.most_bytes, &format!("{at}.id"))?;
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// Refuses to read more stored items than a request of its own could bring.
+pub(super) fn too_much(bytes: usize, most: usize, param: &str) -> Result<(), ApiError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "`{param}` brings what the request refers to up to {bytes} bytes, at most {most} are read; refer to fewer items"
+    );
+    Err(ApiError::field(param, "context_length_exceeded", message))
+}
+
+/// The type of an item, which a message and a reference need not say.
+fn kind<'a>(map: &'a Map<String, Value>, at: &str) -> Result<&'a str, ApiError> {
+    let has = |key: &str| map.get(key).is_some_and(|value| !value.is_null());
+    match map.get("type").filter(|kind| !kind.is_null()) {
+        Some(Value::String(kind)) => Ok(kind),
+        Some(other) => Err(wrong_type(&format!("{at}.type"), other, "a type of items")),
+        None if has("role") => Ok("message"),
+        None if has("id") => Ok(REFERENCE),
+        None => Err(missing(&format!("{at}.type"))),
     }
 }
 
-fn item(value: &Value, at: &str, find: &impl Fn(&str) -> Option<Value>) -> Result<Value, ApiError> {
-    let map = value.as_object().ok_or_else(|| wrong_type(at, value, "an object"))?;
+fn item(map: &Map<String, Value>, kind: &str, at: &str) -> Result<Value, ApiError> {
     let map: Map<String, Value> =
         map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-    let kind = match map.get("type") {
-        Some(Value::String(kind)) => kind.clone(),
-        Some(other) => return Err(wrong_type(&format!("{at}.type"), other, "a type of items")),
-        None if map.contains_key("role") => "message".to_owned(),
-        None if map.contains_key("id") => "item_reference".to_owned(),
-        None => return Err(missing(&format!("{at}.type"))),
-    };
-    if kind == "item_reference" {
-        return referred(&map, at, find);
-    }
     let Some((_, prefix)) = TYPES.iter().find(|(known, _)| *known == kind) else {
         let known: Vec<&str> = TYPES.iter().map(|(known, _)| *known).collect();
         let message = format!(
@@ -71,9 +111,13 @@ fn item(value: &Value, at: &str, find: &impl Fn(&str) -> Option<Value>) -> Resul
     Ok(Value::Object(whole))
 }
 
-fn referred(map: &Map<String, Value>, at: &str, find: &impl Fn(&str) -> Option<Value>) -> Result<Value, ApiError> {
+fn referred(
+    map: &Map<String, Value>,
+    at: &str,
+    find: &impl Fn(&str) -> Option<Arc<Value>>,
+) -> Result<Arc<Value>, ApiError> {
     let at = format!("{at}.id");
-    let id = map.get("id").ok_or_else(|| missing(&at))?;
+    let id = map.get("id").filter(|id| !id.is_null()).ok_or_else(|| missing(&at))?;
     let id = id.as_str().ok_or_else(|| wrong_type(&at, id, "a string"))?;
     find(id).ok_or_else(|| {
         let message = format!("there is no item `{id}` in the stored responses; send the item itself");

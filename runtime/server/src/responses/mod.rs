@@ -18,19 +18,16 @@ mod seal;
 mod store;
 mod stored;
 mod tools;
-mod trail;
 mod truncate;
 mod weave;
 
-use crate::app::{App, json_body};
+use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::payload::Payload;
 use crate::sse::{self, Frame, Spell};
 use crate::turn::{Answers, Turn};
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use request::Asked;
 use serde_json::{Value, json};
@@ -43,40 +40,33 @@ pub(crate) use store::Store;
 pub(crate) use stored::{cancel, delete, input_items, retrieve};
 
 /// `POST /v1/responses`
-pub(crate) async fn create(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
-    let body = json_body(&app, &headers, body).await?;
-    let mut asked = Asked::read(&app, Fields(&body))?;
-    drop(body);
+pub(crate) async fn create(State(app): State<Arc<App>>, payload: Payload) -> Result<Response, ApiError> {
+    let mut asked = payload.read_apart(&app, Asked::read).await?;
     let mut turn = std::mem::take(&mut asked.turn);
     if asked.truncates {
         turn = truncate::fitting(&app, turn).await?;
     }
-    let rid = turn.params.rid.clone().unwrap_or_default();
     let turn = Turn::start(&app, turn).await.map_err(|error| asked.reword(error))?;
-    let weave = Weave::new(app.clone(), asked.head.clone(), asked.shape.clone(), asked.stream, asked.store);
-    if asked.store {
-        let running = Running { rid, is_cancelled: weave.cancel_flag() };
-        app.responses.begin(weave.id(), weave.response(), asked.previous.clone(), asked.input.clone(), running);
+    let mut answers = Answers::from(turn);
+    let Asked { head, shape, stream, store, background, input, previous, .. } = asked;
+    let mut weave = Weave::new(app.clone(), head, shape, stream, store);
+    if store {
+        let running = Running { requests: answers.ids().to_vec(), making: weave.making() };
+        app.responses.begin(weave.id(), weave.response(), previous, input, running);
     }
-    if asked.background {
-        return Ok(in_background(turn.into(), weave, asked.stream));
+    if background {
+        return Ok(in_background(answers, weave, stream));
     }
-    if asked.stream {
-        return Ok(sse::events(turn.into(), weave));
+    if stream {
+        return Ok(sse::events(answers, weave));
     }
-    let mut weave = weave;
-    drive(&mut turn.into(), &mut weave, None).await?;
+    drive(&mut answers, &mut weave, None).await?;
     Ok(Json(Value::Object(weave.response())).into_response())
 }
 
 /// `POST /v1/responses/input_tokens`: what a request's prompt would cost.
-pub(crate) async fn input_tokens(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let body = json_body(&app, &headers, body).await?;
-    let asked = Asked::read(&app, Fields(&body))?;
+pub(crate) async fn input_tokens(State(app): State<Arc<App>>, payload: Payload) -> Result<Json<Value>, ApiError> {
+    let asked = payload.read_apart(&app, Asked::read).await?;
     let ids = Turn::ids(&app, asked.turn).await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": ids.len()})))
 }
@@ -102,7 +92,7 @@ async fn drive(
                 return Ok(());
             }
             Err(error) => {
-                tell(weave.failed(&error));
+                tell(weave.failed(&error, answers.usage()));
                 return Err(error);
             }
         }

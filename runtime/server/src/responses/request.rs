@@ -1,8 +1,8 @@
 //! A request's JSON as a turn request, and what the response says again of it.
 
 use super::fold::Fold;
-use super::items::items;
-use super::store::{Found, Node, Store};
+use super::items::{Known, items, too_much};
+use super::store::{Found, Items, Node, Store};
 use super::tools::{Declared, Origin};
 use crate::app::{App, now_seconds};
 use crate::chat::{effort, thinking_off};
@@ -70,7 +70,7 @@ pub(super) struct Asked {
     pub background: bool,
     pub store: bool,
     /// The items of this request alone.
-    pub input: Arc<Vec<Value>>,
+    pub input: Arc<Items>,
     pub previous: Option<Arc<Node>>,
     pub shape: Shape,
     pub head: Map<String, Value>,
@@ -84,7 +84,6 @@ pub(super) struct Shape {
     pub summary: bool,
     /// Reasoning items carry what a later request may bring back.
     pub encrypted: bool,
-    pub logprobs: bool,
     pub origins: HashMap<String, Origin>,
 }
 
@@ -99,7 +98,7 @@ impl Asked {
         let store = fields.boolean("store")?;
         let background = fields.boolean("background")?.unwrap_or(false);
         let store = is_stored(&app.responses, store, background)?;
-        let (input, previous) = given(&app.responses, fields)?;
+        let (input, previous) = given(&app.responses, fields, app.options.body_limit_bytes)?;
         let messages = messages(fields, &input, previous.as_ref())?;
         let declared = Declared::read(fields)?;
         let reasoning = Reasoning::read(app, fields, declared.tools.is_empty())?;
@@ -109,12 +108,7 @@ impl Asked {
         let (format, text) = answer_format(fields)?;
         let head = Head { app, fields, id: &id, store, background };
         let head = head.object(&params, &reasoning, &declared, text, top)?;
-        let shape = Shape {
-            summary: !reasoning.summary.is_null(),
-            encrypted,
-            logprobs: top.is_some(),
-            origins: declared.origins.clone(),
-        };
+        let shape = Shape { summary: !reasoning.summary.is_null(), encrypted, origins: declared.origins.clone() };
         let mut variables = reasoning.variables;
         if let Some(verbosity) = fields.object("text")?.and_then(|text| text.get("verbosity")).filter(|v| !v.is_null())
         {
@@ -155,10 +149,10 @@ fn is_stored(responses: &Store, asked: Option<bool>, background: bool) -> Result
 }
 
 /// Items, and what they continue.
-type Given = (Arc<Vec<Value>>, Option<Arc<Node>>);
+type Given = (Arc<Items>, Option<Arc<Node>>);
 
 /// The items of the request, and the response that it continues.
-fn given(responses: &Store, fields: Fields<'_>) -> Result<Given, ApiError> {
+fn given(responses: &Store, fields: Fields<'_>, most_bytes: usize) -> Result<Given, ApiError> {
     let param = "previous_response_id";
     let previous = match fields.string(param)? {
         None => None,
@@ -175,8 +169,9 @@ fn given(responses: &Store, fields: Fields<'_>) -> Result<Given, ApiError> {
             Found::Missing => return Err(no_response(id, "previous_response_not_found", Some(param))),
         },
     };
+    too_much(previous.as_ref().map_or(0, |node| node.bytes()), most_bytes, param)?;
     let items = match fields.get("input") {
-        Some(input) => items(input, |id| responses.item(id))?,
+        Some(input) => items(input, Known { find: |id: &str| responses.item(id), most_bytes })?,
         None if previous.is_some() => Vec::new(),
         None => return Err(missing("input")),
     };
@@ -190,7 +185,7 @@ pub(super) fn no_response(id: &str, code: &'static str, param: Option<&str>) -> 
 }
 
 /// All messages of the conversation. Instructions of earlier requests do not carry over.
-fn messages(fields: Fields<'_>, input: &[Value], previous: Option<&Arc<Node>>) -> Result<Vec<Value>, ApiError> {
+fn messages(fields: Fields<'_>, input: &[Arc<Value>], previous: Option<&Arc<Node>>) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     if let Some(text) = fields.string("instructions")? {
         messages.push(json!({"role": "system", "content": text}));

@@ -11,6 +11,7 @@ use super::choice::{Chosen, chosen};
 use crate::chat::tool_of;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
+use crate::parts;
 use crate::turn::{Tool, ToolChoice};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -173,17 +174,8 @@ impl Declared {
 
     fn namespace(&mut self, map: &Map<String, Value>, at: &str) -> Result<(), ApiError> {
         let fields = Fields(map);
-        let at_name = format!("{at}.name");
-        let name = match fields.get("name") {
-            None => return Err(missing(&at_name)),
-            Some(Value::String(name)) if !name.is_empty() => name,
-            Some(other) => return Err(wrong_type(&at_name, other, "a name")),
-        };
-        let description = match fields.get("description") {
-            None => "",
-            Some(Value::String(text)) => text,
-            Some(other) => return Err(wrong_type(&format!("{at}.description"), other, "a string")),
-        };
+        let name = parts::name(fields, at)?;
+        let description = parts::optional_word(fields, at, "description")?.unwrap_or_default();
         let at_tools = format!("{at}.tools");
         let tools = fields.get("tools").ok_or_else(|| missing(&at_tools))?;
         let tools = tools.as_array().ok_or_else(|| wrong_type(&at_tools, tools, "a list"))?;
@@ -211,7 +203,7 @@ impl Declared {
         let (index, rest) = param.strip_prefix("tools[")?.split_once(']')?;
         let tool = self.tools.get(index.parse::<usize>().ok()?)?;
         let origin = self.origins.get(&tool.name)?;
-        let is_grammar = origin.kind == Kind::Custom && rest.starts_with(".parameters");
+        let is_grammar = origin.kind == Kind::Custom && (rest.starts_with(".parameters") || rest == ".format");
         Some(format!("{}{}", origin.place, if is_grammar { ".format.definition" } else { rest }))
     }
 }

@@ -10,8 +10,8 @@
 
 use super::open::{Body, Call, Open, Status, text_part};
 use super::request::Shape;
+use super::store::Making;
 use super::tools::{INPUT, Kind, Origin};
-use super::trail::Trail;
 use crate::app::{App, now_seconds};
 use crate::error::ApiError;
 use crate::logprobs;
@@ -19,7 +19,6 @@ use crate::sse::{Frame, Spell};
 use crate::turn::{FinishWord, Step, TurnEvent, Usage};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A response in the making.
 pub(super) struct Weave {
@@ -30,15 +29,14 @@ pub(super) struct Weave {
     /// Items that are over.
     output: Vec<Value>,
     open: Option<Open>,
-    trail: Option<Trail>,
     /// Why the model stopped.
     word: Option<FinishWord>,
     /// What went wrong.
     failure: Option<Failure>,
     usage: Usage,
     events: Events,
-    /// Set from outside when a client gave the response up.
-    is_cancelled: Arc<AtomicBool>,
+    /// Whether it goes on; a client may give it up meanwhile.
+    making: Making,
     is_over: bool,
     is_stored: bool,
 }
@@ -75,19 +73,17 @@ impl Events {
 impl Weave {
     /// A response with this head; with `tells` it makes events.
     pub fn new(app: Arc<App>, head: Map<String, Value>, shape: Shape, tells: bool, is_stored: bool) -> Weave {
-        let trail = shape.logprobs.then(Trail::default);
         Weave {
             app,
             head,
             shape,
             output: Vec::new(),
             open: None,
-            trail,
             word: None,
             failure: None,
             usage: Usage::default(),
             events: Events { is_muted: !tells, ..Events::default() },
-            is_cancelled: Arc::default(),
+            making: Making::default(),
             is_over: false,
             is_stored,
         }
@@ -98,9 +94,9 @@ impl Weave {
         self.head.get("id").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Set it to give the response up.
-    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
-        self.is_cancelled.clone()
+    /// By which it can be given up.
+    pub fn making(&self) -> Making {
+        self.making.clone()
     }
 
     /// The response object as it stands.
@@ -120,16 +116,15 @@ impl Weave {
     }
 
     fn take(&mut self, step: Step) {
-        if let Some(trail) = &mut self.trail {
-            for token in step.tokens {
-                let bytes = self.app.token_bytes(token.id);
-                trail.push(token, &bytes);
-            }
-        }
-        for event in step.events {
+        let mut spoken = step.spoken.into_iter().peekable();
+        for (i, event) in step.events.into_iter().enumerate() {
             match event {
                 TurnEvent::Reasoning(text) => self.reasoning(&text),
-                TurnEvent::Content(text) => self.content(&text),
+                TurnEvent::Content(text) => {
+                    let tokens = std::iter::from_fn(|| spoken.next_if(|(event, _)| *event <= i));
+                    let new: Vec<Value> = tokens.map(|(_, token)| logprobs::chat(&self.app, &token)).collect();
+                    self.content(&text, new);
+                }
                 TurnEvent::CallOpened { index, name } => self.call(index, &name),
                 TurnEvent::CallArguments { index, json } => self.arguments(index, &json),
                 TurnEvent::CallClosed { index } => {
@@ -162,9 +157,6 @@ impl Weave {
         if more.is_empty() {
             return;
         }
-        if let Some(trail) = &mut self.trail {
-            trail.take(more);
-        }
         if !matches!(&self.open, Some(Open { body: Body::Reasoning { .. }, .. })) {
             self.begin(Open::reasoning());
             self.part(if self.shape.summary { "summary" } else { "reasoning" }, "");
@@ -178,7 +170,8 @@ impl Weave {
         self.events.tell(name, json!({"item_id": id, "output_index": index, place: 0, "delta": more}));
     }
 
-    fn content(&mut self, more: &str) {
+    /// More of the answer, with the log-probabilities of its tokens.
+    fn content(&mut self, more: &str, new: Vec<Value>) {
         if more.is_empty() {
             return;
         }
@@ -186,8 +179,6 @@ impl Weave {
             self.begin(Open::message());
             self.part("text", "");
         }
-        let tokens = self.trail.as_mut().map(|trail| trail.take(more)).unwrap_or_default();
-        let new: Vec<Value> = tokens.iter().map(|token| logprobs::chat(&self.app, token)).collect();
         let index = self.index();
         let Some(Open { id, body: Body::Message { text, logprobs, .. } }) = &mut self.open else { return };
         text.push_str(more);
@@ -298,15 +289,17 @@ impl Weave {
             return;
         }
         self.usage = usage;
-        let is_natural = self.failure.is_none() && matches!(self.word, Some(FinishWord::Stop | FinishWord::ToolCalls));
+        // From here on it cannot be given up any more.
+        let is_cancelled = self.making.end();
+        let natural = matches!(self.word, Some(FinishWord::Stop | FinishWord::ToolCalls));
+        let is_natural = natural && self.failure.is_none() && !is_cancelled;
         let is_call = matches!(&self.open, Some(Open { body: Body::Call(_), .. }));
         // A call that its closer did not end is cut off, whatever ended the turn.
         self.close(if is_natural && !is_call { Status::Completed } else { Status::Incomplete });
-        let is_cancelled = self.is_cancelled.load(Ordering::Acquire);
         let (status, event) = match (&self.failure, self.word) {
+            _ if is_cancelled => ("cancelled", "response.failed"),
             (None, Some(FinishWord::Stop | FinishWord::ToolCalls)) => ("completed", "response.completed"),
             (None, Some(FinishWord::Length)) => ("incomplete", "response.incomplete"),
-            _ if is_cancelled => ("cancelled", "response.failed"),
             _ => ("failed", "response.failed"),
         };
         if status == "failed" && self.failure.is_none() {
@@ -358,9 +351,9 @@ impl Spell for Weave {
         self.frames()
     }
 
-    fn failed(&mut self, error: &ApiError) -> Vec<Frame> {
+    fn failed(&mut self, error: &ApiError, usage: Usage) -> Vec<Frame> {
         self.failure = Some(Failure { code: "server_error", message: error.message.clone() });
-        self.finish(self.usage);
+        self.finish(usage);
         self.frames()
     }
 }
@@ -369,7 +362,7 @@ impl Drop for Weave {
     /// Whoever hangs up gives the response up; what there is of it stays.
     fn drop(&mut self) {
         if !self.is_over {
-            self.is_cancelled.store(true, Ordering::Release);
+            self.making.cancel();
             self.word = Some(FinishWord::Abort);
             self.finish(self.usage);
         }
@@ -393,4 +386,29 @@ fn usage_json(usage: Usage) -> Value {
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::app;
+    use crate::turn::Finish;
+
+    /// The status of a response and of its item that ends by itself, given up before its end or behind it.
+    #[test]
+    fn what_was_given_up_does_not_complete_and_what_is_complete_is_not_given_up() {
+        for (is_early, expected) in [(true, ["cancelled", "incomplete"]), (false, ["completed", "completed"])] {
+            let head = Map::from_iter([("id".to_owned(), json!("resp_1"))]);
+            let mut weave = Weave::new(app(""), head, Shape::default(), true, false);
+            Spell::begin(&mut weave, Usage::default());
+            assert!(!is_early || weave.making().cancel());
+            let finish = Finish { word: FinishWord::Stop, matched: None, calls: Vec::new() };
+            let events = vec![TurnEvent::Content("a".into()), TurnEvent::Finished(finish)];
+            weave.step(Step { events, ..Step::default() }, Usage::default());
+            weave.end(Usage::default());
+            assert_eq!(weave.making().cancel(), is_early);
+            let response = weave.response();
+            assert_eq!([&response["status"], &response["output"][0]["status"]], expected);
+        }
+    }
 }

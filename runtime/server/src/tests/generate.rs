@@ -27,7 +27,8 @@ async fn generate_answers_in_its_own_form() {
     // A stream repeats the text so far, or tells pieces.
     let text = reply["text"].as_str().unwrap();
     let stream = |more: Value| with(with(body.clone(), json!({"stream": true})), more);
-    let events = post(&app, "/generate", stream(json!({}))).await.events();
+    let own = json!({"top_logprobs_num": 0, "token_ids_logprob": null});
+    let events = post(&app, "/generate", stream(own)).await.events();
     let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert_eq!((&last["text"], &last["output_ids"]), (&json!(text), &reply["output_ids"]));
     let events = post(&app, "/generate", stream(json!({"stream_output": true}))).await.events();

@@ -35,7 +35,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 fn key() -> impl Strategy<Value = String> {
-    const KEYS: [&str; 44] = [
+    const KEYS: [&str; 61] = [
         "role",
         "content",
         "type",
@@ -80,6 +80,23 @@ fn key() -> impl Strategy<Value = String> {
         "budget_tokens",
         "output_config",
         "format",
+        "input",
+        "text",
+        "tokens",
+        "instructions",
+        "previous_response_id",
+        "include",
+        "truncation",
+        "background",
+        "store",
+        "rid",
+        "sampling_params",
+        "response_format",
+        "regex",
+        "ebnf",
+        "guided_choice",
+        "json_schema",
+        "structural_tag",
     ];
     prop_oneof![9 => (0..KEYS.len()).prop_map(|i| KEYS[i].to_owned()), 1 => "\\PC{0,8}"]
 }
@@ -99,7 +116,19 @@ fn body() -> impl Strategy<Value = Value> {
 }
 
 fn check(app: &Arc<App>, runtime: &tokio::runtime::Runtime, body: &[u8]) {
-    for path in [CHAT, TEXTS, MESSAGES] {
+    const PATHS: [&str; 10] = [
+        CHAT,
+        TEXTS,
+        MESSAGES,
+        "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
+        "/generate",
+        "/tokenize",
+        "/detokenize",
+        "/abort_request",
+    ];
+    for path in PATHS {
         let reply = runtime.block_on(post_bytes(app, path, body.to_vec()));
         let said = String::from_utf8_lossy(&reply.body);
         assert!(!reply.status.is_server_error(), "{path} {}: {said}", String::from_utf8_lossy(body));

@@ -1,13 +1,17 @@
 //! The whole server over a toy executor and the example checkpoint's text files.
 
 mod blocks;
+mod bodies;
 mod chat;
 mod control;
+mod described;
 mod errors;
+mod forms;
 mod generate;
 mod held;
 mod hostile;
 mod life;
+mod limits;
 mod messages;
 mod messages_errors;
 mod pressure;
@@ -19,10 +23,11 @@ mod responses_history;
 mod responses_reports;
 mod responses_stored;
 mod routes;
+mod spelt;
 mod texts;
 mod weave;
 
-use crate::{App, Options, Service, router};
+use crate::{App, Door, Options, Service, router};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use engine::toy::{Toy, certain, facts};
@@ -72,7 +77,7 @@ fn app_with(model: engine::toy::Model) -> Arc<App> {
     app_with_options(model, free())
 }
 
-fn app(script: &str) -> Arc<App> {
+pub(crate) fn app(script: &str) -> Arc<App> {
     app_with(scripted(script))
 }
 
@@ -123,6 +128,14 @@ fn chat_body(more: Value) -> Value {
 fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
+}
+
+/// A model that says [`ANSWER`] and fails behind a text.
+fn failing_behind(at: &'static str) -> engine::toy::Model {
+    Box::new(move |history| {
+        let text = TEXT.tokenizer.decode(history, false).unwrap();
+        if text.ends_with(at) { Err(StepError::Device("region 3".into())) } else { scripted(ANSWER)(history) }
+    })
 }
 
 /// A model that fails, panics or talks on, by the length of the history.
@@ -251,4 +264,30 @@ fn call(arguments: &[(&str, &str)]) -> String {
     let elements: Vec<String> =
         arguments.iter().map(|(k, v)| format!("<rfl:parameter name=\"{k}\">\n{v}\n</rfl:parameter>")).collect();
     format!("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{OPENER}{}<|call|>", elements.join("\n"))
+}
+
+/// Texts whose characters are of several tokens, or of several code points.
+const PARTED: [&str; 6] =
+    ["東京都は日本の首都です", "👩‍👩‍👧👍🏽🏳️‍🌈", "e\u{301}a\u{308}\u{323}", "a\u{200d}b", "नमस्ते", "\u{10FFFF}"];
+
+/// A text, and what stop strings leave of it: over the borders of tokens, at its end, and begun but not completed.
+const COUNTED: &str = "one two three four";
+const STOPPED: [(&str, &str); 5] = [
+    ("\"two three\"", "one "),
+    ("[\"thr\", \"two threx\"]", "one two "),
+    ("\"e t\"", "on"),
+    ("\"four\"", "one two three "),
+    ("\"four five\"", "one two three four"),
+];
+
+/// A schema of documents, and the documents' judge.
+fn document() -> (Value, jsonschema::Validator) {
+    let schema = json!({
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["kind", "n"],
+        "additionalProperties": false,
+    });
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    (schema, validator)
 }

@@ -2,10 +2,8 @@
 //! beside text, streams that say something else than the whole answer.
 
 use super::blocks::MESSAGES;
+use super::weave::RESPONSES;
 use super::*;
-use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepOutput, Ticket};
-use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Both forms of both protocols say the same, and none shows markup. Returns the whole answer of a chat.
 async fn agree(app: &Arc<App>, body: Value) -> (Choice, Value) {
@@ -20,7 +18,7 @@ async fn agree(app: &Arc<App>, body: Value) -> (Choice, Value) {
 }
 
 /// Both forms of both protocols say the same.
-async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
+pub(super) async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
     let (mut choices, usage) = whole(app, body.clone()).await;
     let (mut pieces, said) = streamed(app, body.clone()).await;
     assert_eq!(said, usage, "{body}");
@@ -32,7 +30,7 @@ async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
 }
 
 /// A stream says what the whole answer says.
-fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
+pub(super) fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
     // A call that is cut off may have been begun in a stream, and is no call in the end.
     let begun = stream.calls.len();
     stream.calls.truncate(choice.calls.len());
@@ -44,12 +42,12 @@ fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
     assert_eq!(&stream, choice, "{body}");
 }
 
-fn arguments(text: &str) -> Value {
+pub(super) fn arguments(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// A chat request as one of the Messages API.
-fn as_messages(body: &Value) -> Value {
+pub(super) fn as_messages(body: &Value) -> Value {
     let tools = body["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]);
     let tools: Vec<Value> = tools.map(|f| json!({"name": f["name"], "input_schema": f["parameters"]})).collect();
     let choice = if body["tool_choice"] == "none" { json!({"type": "none"}) } else { Value::Null };
@@ -63,7 +61,7 @@ fn as_messages(body: &Value) -> Value {
 }
 
 /// Blocks say what a chat's message says.
-fn same_blocks(choice: &Choice, usage: &Value, told: &blocks::Told, body: &Value) {
+pub(super) fn same_blocks(choice: &Choice, usage: &Value, told: &blocks::Told, body: &Value) {
     assert_eq!(
         (told.text("thinking"), told.text("text")),
         (choice.reasoning.clone(), choice.content.clone()),
@@ -128,7 +126,7 @@ async fn burst(script: &str, path: &str, body: Value) -> Reply {
     Reply { status, body: to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec() }
 }
 
-fn tools() -> Value {
+pub(super) fn tools() -> Value {
     json!([tool("f", json!({"s": {"type": "string"}, "n": {"type": "integer"}}))])
 }
 
@@ -210,28 +208,31 @@ async fn a_stop_string_in_a_call_ends_it_unfinished() {
 
 #[tokio::test]
 async fn stop_strings_over_token_borders_never_leak() {
-    let app = app("<|channel|>final<|message|>one two three four");
-    for (stop, left) in [
-        (json!("two three"), "one "),
-        (json!(["thr", "two threx"]), "one two "),
-        (json!("e t"), "on"),
-        (json!("four"), "one two three "),
-    ] {
+    let script = format!("<|channel|>final<|message|>{COUNTED}");
+    let app = app(&script);
+    for (stop, left) in STOPPED {
+        let stop: Value = serde_json::from_str(stop).unwrap();
         let (choice, usage) = agree(&app, chat_body(json!({"temperature": 0, "stop": stop}))).await;
         assert_eq!((choice.content.as_str(), choice.finish.as_str()), (left, "stop"));
         // Tokens behind the stop are not counted, however far the engine has gone on.
-        let all = TEXT.tokenizer.encode("<|channel|>final<|message|>one two three four", false).unwrap().len() as u64;
-        assert!(usage["completion_tokens"].as_u64().unwrap() <= all);
+        assert_eq!(usage["completion_tokens"], tokens_until(&script, &stop), "{stop}");
     }
-    // A beginning of a stop string that nothing completes comes out at the end.
-    let (choice, _) = agree(&app, chat_body(json!({"temperature": 0, "stop": "four five"}))).await;
-    assert_eq!(choice.content, "one two three four");
+}
+
+/// Tokens of a script up to the one that completes a stop string; without any, one more ends the answer.
+fn tokens_until(script: &str, stop: &Value) -> usize {
+    let stops = stop.as_array().cloned().unwrap_or_else(|| vec![stop.clone()]);
+    let ids = TEXT.tokenizer.encode(script, false).unwrap();
+    let is_complete = |count: &usize| {
+        let text = TEXT.tokenizer.decode(&ids[..*count], false).unwrap();
+        stops.iter().any(|stop| text.contains(stop.as_str().unwrap()))
+    };
+    (1..=ids.len()).find(is_complete).unwrap_or(ids.len() + 1)
 }
 
 #[tokio::test]
 async fn characters_in_parts_stream_whole() {
-    for text in ["東京都は日本の首都です", "👩‍👩‍👧👍🏽🏳️‍🌈", "e\u{301}a\u{308}\u{323}", "a\u{200d}b", "नमस्ते", "\u{10FFFF}"]
-    {
+    for text in PARTED {
         let app = app(&format!("<|channel|>final<|message|>{text}"));
         assert_eq!(agree(&app, chat_body(json!({"temperature": 0}))).await.0.content, text);
     }
@@ -260,163 +261,65 @@ async fn several_tokens_at_once_change_nothing() {
 
 #[tokio::test]
 async fn plain_text_streams_what_it_says_whole() {
-    let script = "one two three four";
-    let all = TEXT.tokenizer.encode(script, false).unwrap().len() as u64;
-    for (stop, left) in [("two three", "one "), ("e t", "on"), ("four five", "one two three four"), ("one", "")] {
-        let (text, finish, tokens) = texts_agree(script, json!({"stop": stop})).await;
+    for (stop, left) in STOPPED.into_iter().chain([("\"one\"", "")]) {
+        let stop: Value = serde_json::from_str(stop).unwrap();
+        let (text, finish, tokens) = texts_agree(COUNTED, json!({"stop": stop})).await;
         assert_eq!((text.as_str(), &finish), (left, &json!("stop")), "{stop}");
-        assert!(if stop == "four five" { tokens == all + 1 } else { tokens <= all }, "{stop}: {tokens}");
+        assert_eq!(tokens, tokens_until(COUNTED, &stop) as u64, "{stop}");
     }
+    let all = TEXT.tokenizer.encode(COUNTED, false).unwrap().len() as u64;
     for limit in 1..=all {
-        let (_, finish, tokens) = texts_agree(script, json!({"max_tokens": limit})).await;
+        let (_, finish, tokens) = texts_agree(COUNTED, json!({"max_tokens": limit})).await;
         assert_eq!((finish, tokens), (json!("length"), limit));
     }
-    for text in ["東京都は日本の首都です", "👩‍👩‍👧👍🏽🏳️‍🌈", "e\u{301}a\u{308}\u{323}"]
-    {
+    for text in PARTED {
         assert_eq!(texts_agree(text, json!({})).await.0, text);
-    }
-}
-
-/// An executor whose steps are not done until a gate opens; the engine goes round meanwhile.
-struct Gated(Toy, Arc<AtomicBool>);
-
-impl Executor for Gated {
-    fn facts(&self) -> &ExecutorFacts {
-        self.0.facts()
-    }
-
-    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        self.0.submit(step)
-    }
-
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
-        if self.1.load(Ordering::SeqCst) { self.0.poll(ticket) } else { Ok(None) }
-    }
-
-    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
-        self.0.copy_pages(kind, pages)
     }
 }
 
 #[tokio::test]
 async fn a_full_queue_is_a_status_in_both_forms_of_every_protocol() {
-    let gate = Arc::new(AtomicBool::new(false));
-    let toy = Gated(Toy::new(facts(VOCAB, 16, 64, 64), scripted("one")), gate.clone());
-    let limits = Limits { context_tokens: Some(512), running: 1, ..Limits::default() };
-    let service = Service::with_queue(Engine::new(toy, limits).unwrap(), 1).unwrap();
+    // One runs for a long time, one waits.
+    let toy = Toy::new(facts(VOCAB, 16, 1 << 16, 64), Box::new(|_| Ok(certain(VOCAB, 300))));
+    let limits = Limits { running: 1, ..Limits::default() };
+    let service =
+        Service::behind(Engine::new(toy, limits).unwrap(), crate::Door { queued: 1, ..crate::Door::default() })
+            .unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
-    let ask = || {
-        let app = app.clone();
-        tokio::spawn(async move { post(&app, TEXTS, json!({"prompt": "A", "max_tokens": 3})).await.status })
-    };
-    // The second waits only if the first runs already.
-    let until = async |line: &str| {
-        while !app.service.metrics().text("", "").lines().any(|l| l == line) {
-            tokio::task::yield_now().await;
+    let long = || engine::Request { prompt: vec![1], max_tokens: Some(1 << 19), ..engine::Request::default() };
+    let mut taken = Vec::new();
+    for rid in ["a", "b"] {
+        taken.push(app.submit(vec![long()], rid.into(), "prompt", "max_tokens").await.unwrap());
+        // Its first token is out before the next one asks.
+        if taken.len() == 1 {
+            taken[0].next().await.unwrap();
         }
-    };
-    let running = ask();
-    until("num_running_reqs{model_name=\"\"} 1").await;
-    let waiting = ask();
-    until("num_queue_reqs{model_name=\"\"} 1").await;
+    }
     let plain = json!({"prompt": "A", "max_tokens": 3});
-    for (path, body, kind) in [
-        (TEXTS, plain, "service_unavailable"),
-        (CHAT, chat_body(json!({})), "service_unavailable"),
-        (MESSAGES, blocks::body(json!({})), "overloaded_error"),
+    for (path, body) in [
+        (TEXTS, plain),
+        (CHAT, chat_body(json!({}))),
+        (RESPONSES, weave::ask(json!({}))),
+        (MESSAGES, blocks::body(json!({}))),
     ] {
         for stream in [false, true] {
             let request = Request::post(path).header("content-type", "application/json");
             let body = with(body.clone(), json!({"stream": stream})).to_string();
             let response = router(app.clone()).oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
-            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "{path}");
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{path}");
             assert!(response.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
             let said = to_bytes(response.into_body(), usize::MAX).await.unwrap();
             let error = serde_json::from_slice::<Value>(&said).unwrap()["error"].clone();
-            assert_eq!(error["type"], kind);
+            assert_eq!(error["type"], "rate_limit_error");
             assert!(error["message"].as_str().unwrap().contains("queue is full"), "{error}");
         }
     }
-    gate.store(true, Ordering::SeqCst);
-    assert_eq!((running.await.unwrap(), waiting.await.unwrap()), (StatusCode::OK, StatusCode::OK));
-}
-
-/// Pieces of turns, right and wrong, in any order.
-fn turn() -> impl Strategy<Value = String> {
-    const PIECES: [&str; 24] = [
-        "<|channel|>analysis<|message|>",
-        "<|channel|>final<|message|>",
-        "<|end|><|start|>assistant",
-        "<|end|>",
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        OPENER,
-        " to=g<|channel|>analysis <|constrain|>xml<|message|>",
-        "<rfl:parameter name=\"s\">\n",
-        "<rfl:parameter name=\"n\">\n",
-        "\n</rfl:parameter>",
-        "\n",
-        "12",
-        "words ",
-        "END",
-        "EN",
-        "D",
-        " to=f",
-        "{\"a\"}",
-        "東京",
-        "👩‍👩‍👧",
-        "\"",
-        "<|",
-    ];
-    let piece = || (0..PIECES.len()).prop_map(|i| PIECES[i].to_owned());
-    let text = || proptest::collection::vec((12..PIECES.len()).prop_map(|i| PIECES[i]), 0..4).prop_map(|t| t.concat());
-    let call = (text(), "[0-9]{1,3}").prop_map(|(s, n)| {
-        let both = format!(
-            "<rfl:parameter name=\"s\">\n{s}\n</rfl:parameter>\n<rfl:parameter name=\"n\">\n{n}\n</rfl:parameter>"
-        );
-        format!("{OPENER}{both}<|end|><|start|>assistant")
-    });
-    let proper =
-        (text(), proptest::collection::vec(call, 0..3), proptest::option::of(text())).prop_map(|(a, calls, b)| {
-            let answer = b.map_or(String::new(), |b| format!("<|channel|>final<|message|>{b}"));
-            format!("<|channel|>analysis<|message|>{a}<|end|><|start|>assistant{}{answer}", calls.concat())
-        });
-    prop_oneof![2 => proper, 1 => proptest::collection::vec(piece(), 1..10).prop_map(|pieces| pieces.concat())]
-}
-
-#[test]
-fn whatever_a_turn_says_every_form_says_the_same() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let script = Arc::new(std::sync::Mutex::new(String::new()));
-    let read = script.clone();
-    let app = app_with(Box::new(move |history| {
-        let script = read.lock().unwrap().clone();
-        scripted(&script)(history)
-    }));
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        failure_persistence: None,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(11),
-        ..ProptestConfig::with_cases(96)
-    });
-    let stops = proptest::option::of(prop_oneof![Just("END"), Just("D"), Just("\n</rfl"), Just("s 1"), Just("京")]);
-    runner
-        .run(&(turn(), stops, any::<bool>()), |(text, stop, with_tools)| {
-            *script.lock().unwrap() = text.clone();
-            let tools = if with_tools { tools() } else { json!([]) };
-            let body = chat_body(json!({"temperature": 0, "tools": tools, "stop": stop, "max_tokens": 300}));
-            runtime.block_on(same(&app, body));
-            Ok(())
-        })
-        .unwrap();
+    assert_eq!(app.responses.load(), (0, 0), "what was not taken is not stored");
 }
 
 #[tokio::test]
 async fn an_engine_failure_in_a_chat_stream_is_told_in_the_stream() {
-    let app = app_with(Box::new(|history| {
-        let text = TEXT.tokenizer.decode(history, false).unwrap();
-        if text.ends_with("Think") { Err(StepError::Device("region 3".into())) } else { scripted(ANSWER)(history) }
-    }));
+    let app = app_with(failing_behind("Think"));
     let events = post(&app, CHAT, chat_body(json!({"temperature": 0, "stream": true}))).await.events();
     let error: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert!(error["error"]["message"].as_str().unwrap().contains("region 3"));

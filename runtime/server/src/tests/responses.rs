@@ -148,13 +148,7 @@ async fn logprobs_belong_to_the_text() {
 #[tokio::test]
 async fn an_answer_follows_its_format() {
     let app = held();
-    let schema = json!({
-        "type": "object",
-        "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
-        "required": ["kind", "n"],
-        "additionalProperties": false,
-    });
-    let validator = jsonschema::validator_for(&schema).unwrap();
+    let (schema, validator) = document();
     let format = json!({"type": "json_schema", "name": "t", "schema": schema, "strict": true});
     let mut complete = 0;
     for seed in 0..8 {

@@ -2,6 +2,8 @@
 
 use super::weave::*;
 use super::*;
+use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepOutput, Ticket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 async fn delete(app: &Arc<App>, id: &str) -> Reply {
     send(app, Request::delete(format!("{RESPONSES}/{id}")).body(Body::empty()).unwrap()).await
@@ -23,8 +25,15 @@ async fn a_response_can_be_fetched_and_deleted() {
     assert_eq!(stored(&app, id(&whole)).await, whole);
     let stream = folded(&app, ask(json!({}))).await;
     assert_eq!(stored(&app, id(&stream)).await, stream);
-    let path = format!("{RESPONSES}/{}?stream=true", id(&whole));
-    assert_eq!(get(&app, &path).await.json()["error"]["param"], "stream");
+    // Events are not told again; whoever asks for that hears so by the name of what asks for it.
+    for (query, param) in
+        [("stream=true", "stream"), ("stream=true&starting_after=2", "stream"), ("starting_after=2", "starting_after")]
+    {
+        let path = format!("{RESPONSES}/{}?{query}", id(&whole));
+        let error = get(&app, &path).await.json()["error"].clone();
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("unsupported_parameter")));
+    }
+    assert_eq!(get(&app, &format!("{RESPONSES}/{}?stream=false", id(&whole))).await.json(), whole);
     let gone = delete(&app, id(&whole)).await.json();
     assert_eq!(gone, json!({"id": whole["id"], "object": "response", "deleted": true}));
     for reply in [
@@ -148,6 +157,78 @@ async fn a_response_can_be_cancelled() {
     // Again is no error.
     let again = post(&app, &format!("{RESPONSES}/{}/cancel", id(&begun)), json!({})).await;
     assert_eq!(again.json()["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn cancelling_and_deleting_end_nobody_elses_request() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let toy = Gated(Toy::new(facts(VOCAB, 16, 64, 64), scripted(ANSWER)), gate.clone());
+    let limits = Limits { context_tokens: Some(512), ..Limits::default() };
+    let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
+    let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(response(&app, ask(json!({"background": true}))).await);
+    }
+    let [cancelled, deleted, other] = &begun[..] else { unreachable!() };
+    let reply = post(&app, &format!("{RESPONSES}/{}/cancel", id(cancelled)), json!({})).await;
+    assert_eq!(reply.json()["status"], "cancelled");
+    assert_eq!(delete(&app, id(deleted)).await.json()["deleted"], true);
+    gate.store(true, Ordering::SeqCst);
+    assert_eq!(over(&app, id(other)).await["status"], "completed");
+    // What was given up first stays so, however it went on.
+    assert_eq!(over(&app, id(cancelled)).await["status"], "cancelled");
+}
+
+/// An executor whose steps are not done until a gate opens; the engine goes round meanwhile.
+struct Gated(Toy, Arc<AtomicBool>);
+
+impl Executor for Gated {
+    fn facts(&self) -> &ExecutorFacts {
+        self.0.facts()
+    }
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        self.0.submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        if self.1.load(Ordering::SeqCst) { self.0.poll(ticket) } else { Ok(None) }
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        self.0.copy_pages(kind, pages)
+    }
+}
+
+#[tokio::test]
+async fn references_bring_no_more_than_a_request_could() {
+    let app = app_with_options(scripted(ANSWER), Options { body_limit_bytes: 20_000, ..free() });
+    let text = "x ".repeat(100);
+    let first = response(&app, ask(json!({"input": [{"role": "user", "content": text, "id": "msg_mine"}]}))).await;
+    let reference = json!({"type": "item_reference", "id": "msg_mine"});
+    // By an id alone a reference needs no type, and it is stored as what it stands for.
+    let again = response(&app, ask(json!({"input": [reference, {"id": "msg_mine"}], "max_output_tokens": 1}))).await;
+    let items = get(&app, &format!("{RESPONSES}/{}/input_items", id(&again))).await.json();
+    assert!(items["data"].as_array().unwrap().iter().all(|item| item["content"][0]["text"] == text));
+    let many = post(&app, RESPONSES, ask(json!({"input": vec![reference; 300]}))).await;
+    let error = many.json()["error"].clone();
+    assert_eq!((many.status, &error["code"]), (StatusCode::BAD_REQUEST, &json!("context_length_exceeded")));
+    assert!(error["param"].as_str().unwrap().ends_with("].id"), "{error}");
+    // Neither do they by their number of rounds.
+    let mut last = id(&first).to_owned();
+    let refused = loop {
+        let body = ask(
+            json!({"input": "y ".repeat(50), "previous_response_id": last, "truncation": "auto", "max_output_tokens": 1}),
+        );
+        let reply = post(&app, RESPONSES, body).await;
+        if reply.status != StatusCode::OK {
+            break reply.json()["error"].clone();
+        }
+        last = id(&reply.json()).to_owned();
+    };
+    let said = (&refused["param"], &refused["code"]);
+    assert_eq!(said, (&json!("previous_response_id"), &json!("context_length_exceeded")), "{refused}");
 }
 
 /// A model that makes one step for each permit, and runs free when there is nobody left to give one.

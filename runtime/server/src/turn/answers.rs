@@ -5,7 +5,7 @@ use super::{Finish, FinishWord};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::service::Generation;
-use engine::{Event, Request, SampledToken};
+use engine::{Event, Request, RequestId, SampledToken};
 use std::collections::VecDeque;
 
 /// Choices that are to be made: all are admitted, or none.
@@ -47,6 +47,8 @@ pub(crate) struct Answers {
 pub(crate) struct Collected {
     pub reasoning: String,
     pub content: String,
+    /// Pieces of both in the order in which they were written: whether it is reasoning, and how many bytes.
+    pieces: Vec<(bool, usize)>,
     /// Its end, with its calls.
     pub finish: Option<Finish>,
     pub tokens: Vec<SampledToken>,
@@ -60,11 +62,36 @@ impl Collected {
         self.finish.as_ref().map_or(FinishWord::Abort, |finish| finish.word)
     }
 
+    /// Reasoning and content in the order in which they were written.
+    pub fn in_order(&self) -> String {
+        let (mut reasoning, mut content) = (self.reasoning.as_str(), self.content.as_str());
+        let mut all = String::with_capacity(reasoning.len() + content.len());
+        for (is_reasoning, bytes) in &self.pieces {
+            let from = if *is_reasoning { &mut reasoning } else { &mut content };
+            let (piece, rest) = from.split_at_checked(*bytes).unwrap_or((*from, ""));
+            all.push_str(piece);
+            *from = rest;
+        }
+        all
+    }
+
+    fn text(&mut self, is_reasoning: bool, more: &str) {
+        if is_reasoning {
+            self.reasoning.push_str(more)
+        } else {
+            self.content.push_str(more)
+        }
+        match self.pieces.last_mut().filter(|(kind, _)| *kind == is_reasoning) {
+            Some((_, bytes)) => *bytes += more.len(),
+            None => self.pieces.push((is_reasoning, more.len())),
+        }
+    }
+
     fn add(&mut self, step: Step) {
         for event in step.events {
             match event {
-                TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
-                TurnEvent::Content(text) => self.content.push_str(&text),
+                TurnEvent::Reasoning(text) => self.text(true, &text),
+                TurnEvent::Content(text) => self.text(false, &text),
                 TurnEvent::Finished(finish) => self.finish = Some(finish),
                 // The end has them complete.
                 TurnEvent::CallOpened { .. } | TurnEvent::CallArguments { .. } | TurnEvent::CallClosed { .. } => {}
@@ -92,6 +119,11 @@ impl Answers {
         }
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
         Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens: 0 })
+    }
+
+    /// Their names in the engine, by which they can be given up.
+    pub fn ids(&self) -> &[RequestId] {
+        self.generation.ids()
     }
 
     /// How many choices there are.

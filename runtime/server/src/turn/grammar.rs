@@ -1,15 +1,15 @@
-//! The grammar that a turn is held to: compiled off the request path, followed on the engine's thread.
+//! The grammar that a turn is held to, compiled off the request path.
 
 use super::prompt::Prompt;
 use super::request::{FieldNames, Format, ToolChoice, TurnRequest};
 use crate::app::App;
 use crate::error::ApiError;
-use engine::{Constraint, TokenMask, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-use text::grammar::{Choice, Grammar, GrammarError, GrammarSpec, Matcher, ToolSpec, TurnPlace, TurnSpec};
+use std::time::{Duration, Instant};
+use text::grammar::{Choice, Compiler, Grammar, GrammarError, GrammarSpec, Lane, ToolSpec, TurnPlace, TurnSpec};
 use text::response::Held;
+use tokio::sync::oneshot;
 
 /// A grammar, and what it says about how the answer is to be read.
 pub(crate) struct HeldBy {
@@ -20,27 +20,26 @@ pub(crate) struct HeldBy {
 /// The grammar of a request; `None` leaves the model free.
 pub(crate) async fn held_by(
     app: &Arc<App>,
-    request: &TurnRequest,
-    prompt: &Prompt,
+    request: &Arc<TurnRequest>,
+    prompt: &Arc<Prompt>,
 ) -> Result<Option<HeldBy>, ApiError> {
-    let Some((spec, held)) = spec(app, request, prompt)? else { return Ok(None) };
-    let grammar = compiled(app, spec, request.names).await?;
+    let (own, names) = ((app.clone(), request.clone(), prompt.clone()), request.names);
+    let wish = App::off_thread(move || spec(&own.0, &own.1, &own.2)).await?;
+    let Some((spec, held)) = wish else { return Ok(None) };
+    let grammar = compiled(app, spec, names).await?;
     Ok(Some(HeldBy { grammar, held }))
 }
 
-/// Compiles a grammar, one of a few at a time.
+/// How long a request waits for a place among those who compile.
+const PLACE_TIME: Duration = Duration::from_secs(2);
+
+/// Compiles a grammar, one of a few at a time, or finds it among those that are kept.
 pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldNames) -> Result<Arc<Grammar>, ApiError> {
     let metrics = app.service.metrics();
     metrics.grammars.fetch_add(1, Ordering::Relaxed);
-    // Closed only with the application.
-    let _place = app.compiling.acquire().await.map_err(|_| ApiError::internal("the server is going down"))?;
     let begun = Instant::now();
-    let shared = app.clone();
-    let outcome = App::off_thread(move || {
-        let compiler = shared.grammars.as_ref().map_err(|error| unable(error, names))?;
-        Ok(compiler.compile(&spec))
-    })
-    .await?;
+    let compiler = app.grammars.as_ref().map_err(|error| unable(error, names))?;
+    let outcome = found_or_compiled(app, compiler, Arc::new(spec)).await?;
     metrics.grammar_time.add(begun.elapsed());
     outcome.map_err(|error| {
         let counter = match &error {
@@ -51,6 +50,48 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
         refused(&error, names)
     })
 }
+
+/// What is kept needs no place, and what all requests share has places of its own: whatever some send to be compiled, plain
+/// requests go on. A thread that nobody waits for any more keeps its place until it ends.
+async fn found_or_compiled(app: &App, compiler: &Compiler, spec: Arc<GrammarSpec>) -> Result<Known, ApiError> {
+    let (lane, found) = known(compiler, &spec).await?;
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let limits = compiler.limits();
+    let place = match tokio::time::timeout(PLACE_TIME, app.places(lane).clone().acquire_owned()).await {
+        Ok(Ok(place)) => place,
+        // Closed only with the application.
+        Ok(Err(_)) => return Err(ApiError::internal("the server is going down")),
+        Err(_) => {
+            let limit = limits.places(lane);
+            return Ok(Err(GrammarError::Busy { running: limit, limit }));
+        }
+    };
+    // Another request may have brought the same meanwhile.
+    if let (_, Some(found)) = known(compiler, &spec).await? {
+        return Ok(found);
+    }
+    let (tell, told) = oneshot::channel();
+    // Nobody listens any more if it took too long, or the client has gone.
+    if let Err(error) = compiler.begin(&spec, place, move |outcome| drop(tell.send(outcome))) {
+        return Ok(Err(error));
+    }
+    match tokio::time::timeout(limits.time, told).await {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(_)) => Err(ApiError::internal("a grammar hit a defect of the server; report it with the request")),
+        Err(_) => Ok(Err(compiler.give_up(&spec))),
+    }
+}
+
+/// The lane of a wish, and what is known of it already. Reading a long one takes time.
+async fn known(compiler: &Compiler, spec: &Arc<GrammarSpec>) -> Result<(Lane, Option<Known>), ApiError> {
+    let (compiler, spec) = (compiler.clone(), spec.clone());
+    App::off_thread(move || Ok((spec.lane(), compiler.kept(&spec)))).await
+}
+
+/// A grammar, or why there is none.
+type Known = Result<Arc<Grammar>, GrammarError>;
 
 /// What is to be held, if anything is.
 fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(GrammarSpec, Held)>, ApiError> {
@@ -76,7 +117,12 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
         return Ok(None);
     }
     let (place, begun) = TurnPlace::of(template, &prompt.text);
+    let begun = prompt.mark.map_or(begun.clone(), |mark| begun.replace(mark, ""));
     if place == TurnPlace::Call {
+        if is_needed {
+            let message = "the prompt ends inside a call, where no format and no choice of tools can be held; let it end elsewhere, or leave them out";
+            return Err(ApiError::field(request.names.prompt, "invalid_value", message));
+        }
         return Ok(None);
     }
     let tools = request.tools.iter().map(|tool| ToolSpec {
@@ -94,7 +140,7 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
     let held = if request.format.is_json() { Held::JsonAnswer } else { Held::Turn };
     let turn = TurnSpec {
         template: template.clone(),
-        tools: tools.collect(),
+        tools: if request.tool_choice == ToolChoice::None { Vec::new() } else { tools.collect() },
         choice: if request.tools.is_empty() { Choice::None } else { choice },
         parallel: request.parallel_tool_calls,
         answer,
@@ -133,38 +179,4 @@ fn param(place: Option<&str>, names: FieldNames) -> String {
     };
     let dot = if path.is_empty() { "" } else { "." };
     format!("tools[{index}]{}{dot}{path}", names.function)
-}
-
-/// One choice's place in a grammar.
-pub(crate) struct Following(pub Matcher, pub usize);
-
-impl Following {
-    /// At the beginning of a grammar.
-    pub fn new(grammar: &Arc<Grammar>) -> Following {
-        Following(grammar.matcher(), grammar.vocab().div_ceil(32))
-    }
-}
-
-impl std::fmt::Debug for Following {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a grammar's state")
-    }
-}
-
-impl Constraint for Following {
-    fn mask(&mut self) -> Result<Option<TokenMask>, String> {
-        let mut words = vec![0; self.1];
-        self.0.mask(&mut words).map_err(|error| error.to_string())?;
-        Ok(Some(words))
-    }
-
-    fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
-        let masks = self.0.masks(run, self.1).map_err(|error| error.to_string())?;
-        Ok(masks.into_iter().map(Some).collect())
-    }
-
-    fn advance(&mut self, token: u32) -> Result<Verdict, String> {
-        self.0.advance(token).map_err(|error| error.to_string())?;
-        Ok(if self.0.ended() { Verdict::Complete } else { Verdict::Open })
-    }
 }

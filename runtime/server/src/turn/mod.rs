@@ -16,14 +16,18 @@
 //! [`Answers`] alone, without messages and response template, serves the routes that continue plain prompts.
 
 mod answers;
+mod following;
 mod grammar;
 mod prompt;
 mod reader;
 mod request;
+mod spelling;
+mod spoken;
 mod start;
 
 pub(crate) use answers::{Answers, Collected, Plan, Usage};
-pub(crate) use grammar::{Following, compiled};
+pub(crate) use following::Following;
+pub(crate) use grammar::compiled;
 pub(crate) use reader::{Finish, FinishWord, Matched, Reading, Step, TurnEvent};
 pub(crate) use request::{FieldNames, Format, Params, Tool, ToolChoice, TurnRequest};
 pub(crate) use start::Turn;

@@ -2,8 +2,9 @@
 
 use super::request::{ToolChoice, TurnRequest};
 use crate::app::App;
+use crate::controls::Controls;
 use crate::error::ApiError;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Characters that no text contains by the rules of Unicode, so that one of them can mark a place in a prompt.
 const MARKS: std::ops::RangeInclusive<char> = '\u{FDD0}'..='\u{FDEF}';
@@ -14,12 +15,14 @@ pub(crate) struct Prompt {
     pub ids: Vec<u32>,
     /// The text that they spell; empty where ids were given.
     pub text: String,
+    /// Stands in the text where a control token is only spelt, so that nothing takes it for one.
+    pub mark: Option<char>,
 }
 
 /// The prompt of a request. Rendering and encoding may take long: call it off the threads that serve connections.
 pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiError> {
     if let Some(ids) = &request.input_ids {
-        return Ok(Prompt { ids: ids.clone(), text: String::new() });
+        return Ok(Prompt { ids: ids.clone(), text: String::new(), mark: None });
     }
     let tools = shown_tools(request);
     let template = app.text.template_for(tools.is_some()).ok_or_else(|| {
@@ -29,16 +32,18 @@ pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiErro
     let own = request.template.as_ref().map(|source| template.with_source(source)).transpose();
     let own = own.map_err(|error| ApiError::field("chat_template", "template_error", error.to_string()))?;
     let template = own.as_ref().unwrap_or(template);
-    let mut messages = request.messages.clone();
-    let protected = if app.options.sanitize_control_tokens { protect(app, &mut messages)? } else { None };
-    let end = if request.continues { Some(mark_end(&mut messages, protected, request)?) } else { None };
     let mut variables = request.variables.clone();
     if let Some(effort) = &request.reasoning_effort {
         variables.insert("reasoning_effort".into(), effort.clone());
     }
     variables.insert("add_generation_prompt".into(), json!(request.add_generation_prompt && !request.continues));
-    variables.insert("messages".into(), Value::Array(messages));
+    variables.insert("messages".into(), Value::Array(request.messages.clone()));
     variables.insert("tools".into(), tools.unwrap_or(Value::Null));
+    let protected = if app.options.sanitize_control_tokens { protect(app, &mut variables, request)? } else { None };
+    let end = match variables.get_mut("messages") {
+        Some(Value::Array(messages)) if request.continues => Some(mark_end(messages, protected, request)?),
+        _ => None,
+    };
     let mut text = template
         .render(variables)
         .map_err(|error| ApiError::field(request.names.prompt, "template_error", error.to_string()))?;
@@ -82,57 +87,64 @@ fn mark_end(messages: &mut [Value], taken: Option<char>, request: &TurnRequest) 
 }
 
 fn contains(value: &Value, mark: char) -> bool {
-    match value {
-        Value::String(text) => text.contains(mark),
-        Value::Array(items) => items.iter().any(|item| contains(item, mark)),
-        Value::Object(map) => map.iter().any(|(key, item)| key.contains(mark) || contains(item, mark)),
-        _ => false,
-    }
+    any_text(value, &|text: &str| text.contains(mark))
 }
 
-/// Breaks control tokens that messages spell with a mark, so that they are encoded as plain text; the mark, if any was
-/// needed.
-fn protect(app: &App, messages: &mut [Value]) -> Result<Option<char>, ApiError> {
-    let spelt = |value: &Value| app.control_tokens.iter().any(|token| spells(value, token));
-    if !messages.iter().any(spelt) {
+/// Breaks control tokens that a request's texts spell with a mark, so that they are encoded as plain text: in messages, tools
+/// and all else that the template may write. The mark, if any was needed.
+fn protect(app: &App, variables: &mut Map<String, Value>, request: &TurnRequest) -> Result<Option<char>, ApiError> {
+    let spells = |text: &str| !app.controls.seams(text).is_empty();
+    if !variables.values().any(|value| any_text(value, &spells)) {
         return Ok(None);
     }
-    let mark = MARKS.into_iter().find(|mark| !messages.iter().any(|m| contains(m, *mark))).ok_or_else(|| {
-        ApiError::field("messages", "invalid_value", "the messages use every character that is none; remove some")
+    let is_free = |mark: &char| !variables.values().any(|value| contains(value, *mark));
+    let mark = MARKS.into_iter().find(is_free).ok_or_else(|| {
+        let message = "the request uses every character that is none; remove some";
+        ApiError::field(request.names.prompt, "invalid_value", message)
     })?;
-    messages.iter_mut().for_each(|message| break_up(message, &app.control_tokens, mark));
+    variables.values_mut().for_each(|value| break_up(value, &app.controls, mark));
     Ok(Some(mark))
 }
 
-fn spells(value: &Value, token: &str) -> bool {
+fn any_text(value: &Value, is_meant: &impl Fn(&str) -> bool) -> bool {
     match value {
-        Value::String(text) => text.contains(token),
-        Value::Array(items) => items.iter().any(|item| spells(item, token)),
-        Value::Object(map) => map.values().any(|item| spells(item, token)),
+        Value::String(text) => is_meant(text),
+        Value::Array(items) => items.iter().any(|item| any_text(item, is_meant)),
+        Value::Object(map) => map.iter().any(|(key, item)| is_meant(key) || any_text(item, is_meant)),
         _ => false,
     }
 }
 
-fn break_up(value: &mut Value, tokens: &[String], mark: char) {
+fn break_up(value: &mut Value, controls: &Controls, mark: char) {
     match value {
-        Value::String(text) => {
-            for token in tokens.iter().filter(|token| text.contains(token.as_str())).cloned().collect::<Vec<_>>() {
-                let first = token.chars().next().map_or(0, char::len_utf8);
-                let (head, tail) = token.split_at(first);
-                *text = text.replace(&token, &format!("{head}{mark}{tail}"));
+        Value::String(text) => *text = broken_up(text, controls, mark),
+        Value::Array(items) => items.iter_mut().for_each(|item| break_up(item, controls, mark)),
+        Value::Object(map) => {
+            map.values_mut().for_each(|item| break_up(item, controls, mark));
+            if map.keys().any(|key| !controls.seams(key).is_empty()) {
+                *map = std::mem::take(map).into_iter().map(|(k, v)| (broken_up(&k, controls, mark), v)).collect();
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| break_up(item, tokens, mark)),
-        Value::Object(map) => map.values_mut().for_each(|item| break_up(item, tokens, mark)),
         _ => {}
     }
 }
 
+fn broken_up(text: &str, controls: &Controls, mark: char) -> String {
+    let (mut broken, mut from) = (String::with_capacity(text.len()), 0);
+    for seam in controls.seams(text) {
+        broken.push_str(text.get(from..seam).unwrap_or_default());
+        broken.push(mark);
+        from = seam;
+    }
+    broken + text.get(from..).unwrap_or_default()
+}
+
 fn encoded(app: &App, text: String, mark: Option<char>, param: &str) -> Result<Prompt, ApiError> {
-    let Some(mark) = mark else { return Ok(Prompt { ids: app.encode(&text, false, param)?, text }) };
+    let Some(of) = mark else { return Ok(Prompt { ids: app.encode(&text, false, param)?, text, mark }) };
+    app.may_fit(text.len(), param)?;
     let mut ids = Vec::new();
-    for piece in text.split(mark) {
+    for piece in text.split(of) {
         ids.extend(app.encode(piece, false, param)?);
     }
-    Ok(Prompt { ids, text: text.replace(mark, "") })
+    Ok(Prompt { ids, text, mark })
 }

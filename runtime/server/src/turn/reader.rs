@@ -4,8 +4,12 @@
 //! Text is taken token by token, so that how the engine cuts its steps changes nothing: not the text, not where a stop
 //! string ends it, not what is counted.
 
+use super::spelling::Spelling;
+use super::spoken::Spoken;
+use crate::controls::Controls;
 use crate::error::ApiError;
 use engine::{FinishReason, SampledToken};
+use std::ops::Range;
 use std::sync::Arc;
 use text::response::{self, Ending, ResponseParser, ToolCall};
 use text::{Detokenizer, StopStrings, Text};
@@ -81,6 +85,8 @@ pub(crate) struct Step {
     pub events: Vec<TurnEvent>,
     /// The step's tokens, each exactly once, whether or not their text is out yet.
     pub tokens: Vec<SampledToken>,
+    /// Tokens that pieces of the answer are made of, each with the index of its event; only those with a log-probability.
+    pub spoken: Vec<(usize, SampledToken)>,
     /// Scored tokens of the prompt, in order.
     pub scored: Vec<SampledToken>,
 }
@@ -102,6 +108,8 @@ pub(crate) struct Reading {
     pub parser: Option<ResponseParser>,
     /// Whether a token's text closes a call, so that it is read though it ends the answer.
     pub closers: Option<Arc<response::ResponseTemplate>>,
+    /// The control tokens, which text may spell.
+    pub controls: Arc<Controls>,
 }
 
 /// The state of one choice.
@@ -110,12 +118,16 @@ pub(crate) struct Reader {
     detokenizer: Detokenizer,
     stops: StopStrings,
     reading: Reading,
+    spoken: Spoken,
+    spelling: Spelling,
     completion_tokens: usize,
     reasoning_tokens: usize,
     /// Tokens of reasoning whose text is held back: reasoning or its end.
     undecided_tokens: usize,
     /// Reasoning that is out.
     reasoned_bytes: usize,
+    /// Text that is out where no parser reads it.
+    plain_bytes: usize,
     /// What stopped it, once something did.
     matched: Option<Matched>,
     is_over: bool,
@@ -131,11 +143,14 @@ impl Reader {
             text,
             detokenizer,
             stops,
+            spelling: Spelling::new(reading.controls.clone()),
             reading,
+            spoken: Spoken::default(),
             completion_tokens,
             reasoning_tokens,
             undecided_tokens,
             reasoned_bytes: 0,
+            plain_bytes: 0,
             matched,
             is_over,
         }
@@ -167,14 +182,17 @@ impl Reader {
         }
         let id = token.id;
         self.completion_tokens += 1;
-        step.tokens.push(token);
         if stops {
+            step.tokens.push(token);
             self.stop_token(id, step)?;
             return Ok(false);
         }
         let was_reasoning = self.is_reasoning();
         let reasoned = self.reasoned_bytes;
         let new = self.detokenizer.push(&self.text.tokenizer, id).map_err(broken)?;
+        self.spoken.push(&token, new.len());
+        self.spelling.bring(Some(id), &new);
+        step.tokens.push(token);
         let ended = self.take_text(&new, step)?;
         if self.reasoned_bytes > reasoned {
             self.reasoning_tokens += self.undecided_tokens + 1;
@@ -218,6 +236,7 @@ impl Reader {
         let text = self.text.tokenizer.decode(&[id], self.reading.skip_special).map_err(broken)?;
         let closes = self.reading.closers.as_ref().is_some_and(|template| template.closes_call(&text));
         if closes || self.reading.keeps_stop {
+            self.spelling.bring(Some(id), &text);
             self.parse(&text, step)?;
         }
         Ok(())
@@ -226,6 +245,8 @@ impl Reader {
     /// What is held back although nothing can follow; says whether it ends with a stop string.
     fn rest(&mut self, step: &mut Step) -> Result<bool, ApiError> {
         let rest = self.detokenizer.finish(&self.text.tokenizer).map_err(broken)?;
+        self.spoken.end(rest.len());
+        self.spelling.bring(None, &rest);
         if self.take_text(&rest, step)? {
             return Ok(true);
         }
@@ -255,19 +276,37 @@ impl Reader {
         if text.is_empty() {
             return Ok(());
         }
-        match &mut self.reading.parser {
+        let (events, spans, decided) = match &mut self.reading.parser {
             Some(parser) => {
-                let events = parser.push(text).map_err(broken)?;
-                for event in events.into_iter().map(TurnEvent::from) {
-                    if let TurnEvent::Reasoning(text) = &event {
-                        self.reasoned_bytes += text.len();
-                    }
-                    add(&mut step.events, event);
-                }
+                let events = parser.push_spelt(text, &self.spelling.spelt(text)).map_err(broken)?;
+                (events.into_iter().map(TurnEvent::from).collect(), parser.take_spans(), parser.decided())
             }
-            None => add(&mut step.events, TurnEvent::Content(text.to_owned())),
-        }
+            None => {
+                let begin = self.plain_bytes;
+                self.plain_bytes += text.len();
+                let spans = std::iter::once(begin..self.plain_bytes).collect();
+                (vec![TurnEvent::Content(text.to_owned())], spans, self.plain_bytes)
+            }
+        };
+        self.tell(events, &spans, decided, step);
         Ok(())
+    }
+
+    /// Adds events to a step, with the tokens of the answer's text among them.
+    fn tell(&mut self, events: Vec<TurnEvent>, spans: &[Range<usize>], decided: usize, step: &mut Step) {
+        let mut said = None;
+        for event in events {
+            if let TurnEvent::Reasoning(text) = &event {
+                self.reasoned_bytes += text.len();
+            }
+            let is_content = matches!(event, TurnEvent::Content(_));
+            add(&mut step.events, event);
+            if is_content {
+                said = step.events.len().checked_sub(1);
+            }
+        }
+        let tokens = self.spoken.take(spans, decided, said.is_some());
+        step.spoken.extend(tokens.into_iter().filter_map(|token| Some((said?, token))));
     }
 
     fn finish(&mut self, ending: Ending, word: FinishWord, step: &mut Step) -> Result<(), ApiError> {
@@ -275,7 +314,8 @@ impl Reader {
         let (mut word, mut calls) = (word, Vec::new());
         if let Some(parser) = self.reading.parser.take() {
             let ended = parser.finish(ending).map_err(broken)?;
-            ended.events.into_iter().map(TurnEvent::from).for_each(|event| add(&mut step.events, event));
+            let events = ended.events.into_iter().map(TurnEvent::from).collect();
+            self.tell(events, &ended.spans, usize::MAX, step);
             calls = ended.tool_calls;
             if word == FinishWord::Stop && ended.reason == response::FinishReason::ToolCalls {
                 word = FinishWord::ToolCalls;

@@ -1,7 +1,8 @@
 //! From a request to a turn under way.
 
 use super::answers::{Answers, Collected, Plan, Usage};
-use super::grammar::{Following, HeldBy, held_by};
+use super::following::Following;
+use super::grammar::{HeldBy, held_by};
 use super::prompt::{Prompt, prompt};
 use super::reader::Reading;
 use super::request::{ToolChoice, TurnRequest};
@@ -24,8 +25,9 @@ impl Turn {
     pub async fn start(app: &Arc<App>, request: TurnRequest) -> Result<Turn, ApiError> {
         app.admits()?;
         let request = Arc::new(request);
-        let given = Turn::prompt(app, &request).await?;
+        let given = Arc::new(Turn::prompt(app, &request).await?);
         app.fits(given.ids.len(), request.names.prompt)?;
+        app.affords(given.ids.len().saturating_mul(request.choices), request.choices, "n")?;
         let held = held_by(app, &request, &given).await?;
         let (app_, request_) = (app.clone(), request.clone());
         let plan = App::off_thread(move || plan(&app_, &request_, &given, held.as_ref())).await?;
@@ -70,6 +72,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
     let shown = if request.tool_choice == ToolChoice::None { &[][..] } else { &request.tools };
     let tools: Value = shown.iter().map(super::Tool::json).collect();
     let tools = Arc::new(Tools::declared(&tools));
+    let mut following = held.map(|held| Following::choices(&held.grammar, request.choices));
     let mut choices = Vec::new();
     for choice in 0..request.choices {
         let parser = match &app.text.response {
@@ -91,6 +94,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
             skip_special: parser.is_none() && params.skip_special.unwrap_or(true),
             parser,
             closers: app.text.response.clone(),
+            controls: app.controls.clone(),
         };
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice as u64);
@@ -103,7 +107,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
                 namespace: Namespace { adapter: None, salt: params.salt.clone() },
                 priority: params.priority,
                 stop: params.stop_tokens.clone(),
-                constraint: held.map(|held| Box::new(Following::new(&held.grammar)) as Box<dyn Constraint>),
+                constraint: following.as_mut().and_then(Iterator::next).map(|one| Box::new(one) as Box<dyn Constraint>),
                 ..Request::default()
             },
             reading,

@@ -13,6 +13,7 @@ use crate::response::{Pattern, TagFormat};
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_syntax::hir::{Capture, Hir, HirKind, Look};
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Most ways in which a value may end.
 const ENDINGS: usize = 32;
@@ -140,14 +141,16 @@ impl Elements {
             Some(_) => return Err(("properties".to_owned(), "is not an object".to_owned())),
             None => &none,
         };
-        let required: Vec<&str> =
+        let listed: Vec<&str> =
             get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: HashSet<&str> = listed.iter().copied().collect();
         let mut params = Vec::new();
-        let undeclared = required.iter().filter(|name| !properties.contains_key(**name));
+        let mut seen = HashSet::new();
+        let undeclared = listed.iter().filter(|name| !properties.contains_key(**name) && seen.insert(**name));
         let any = Value::Bool(true);
         let names = properties.iter().map(|(name, schema)| (name.as_str(), schema));
         for (name, schema) in names.chain(undeclared.map(|name| (*name, &any))) {
-            let required = required.contains(&name);
+            let required = required.contains(name);
             let place = format!("properties.{name}");
             if !self.can_be_key(name) {
                 match required {

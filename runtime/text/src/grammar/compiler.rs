@@ -2,16 +2,17 @@
 
 use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
-use super::{GrammarError, GrammarSpec, Matcher, admits, lower};
+use super::wishes::{Identities, Wishes};
+use super::writer::Budget;
+use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, lower};
 use crate::Tokenizer;
-use crate::response::ResponseTemplate;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::BiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 /// Stack of a compiling thread: schemas and grammars nest.
@@ -22,8 +23,12 @@ const STACK_BYTES: usize = 64 << 20;
 pub struct Limits {
     /// Longest time that [`Compiler::compile`] waits.
     pub time: Duration,
-    /// Most grammars that are compiled at once; one that takes too long counts until it has ended.
+    /// Most grammars of each [`Lane`] that are compiled at once; one that takes too long counts until it has ended.
     pub running: usize,
+    /// The same of long ones.
+    pub long_running: usize,
+    /// The same of those that have nothing of a request's own.
+    pub usual_running: usize,
     /// Most bytes of a grammar's text, schemas included.
     pub grammar_bytes: usize,
     /// Most grammars that are kept.
@@ -37,7 +42,21 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let (time, grammar_bytes) = (Duration::from_secs(2), 1 << 20);
-        Limits { time, running: 4, grammar_bytes, kept: 64, kept_bytes: 256 << 20, lexer_states: 50_000 }
+        let (kept, kept_bytes) = (64, 256 << 20);
+        let (running, long_running, usual_running) = (4, 2, 2);
+        let lexer_states = 50_000;
+        Limits { time, running, long_running, usual_running, grammar_bytes, kept, kept_bytes, lexer_states }
+    }
+}
+
+impl Limits {
+    /// Places of a lane.
+    pub fn places(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Usual => self.usual_running.max(1),
+            Lane::Short => self.running,
+            Lane::Long => self.long_running,
+        }
     }
 }
 
@@ -51,9 +70,13 @@ struct Inner {
     limits: Limits,
     /// All tokens, ordered by their bytes.
     sorted: Arc<[u32]>,
-    running: AtomicUsize,
+    /// Threads that compile, by lane.
+    running: [AtomicUsize; 3],
     /// The last used ones, by their text.
     kept: Mutex<VecDeque<(String, Arc<Grammar>)>>,
+    /// What was wished for lately.
+    wishes: Mutex<Wishes>,
+    identities: Identities,
 }
 
 /// A compiled grammar.
@@ -63,7 +86,8 @@ pub struct Grammar {
     stop: Vec<u32>,
     vocab: usize,
     /// A matcher of it failed: it is compiled anew for the next request.
-    spoilt: AtomicBool,
+    /// It shares it with what was derived from it, as they share their lexer.
+    spoilt: Arc<AtomicBool>,
 }
 
 /// What tells how much memory a grammar takes; it grows while answers follow it.
@@ -84,15 +108,10 @@ impl Cost {
 
 impl Compiler {
     /// A compiler for a tokenizer, built once: it takes about a second for 150,000 tokens. `stop` are the tokens that end an
-    /// answer. The template, if there is one, says which text can be markup, so that masks of all other text are quick.
-    pub fn new(
-        tokenizer: Arc<Tokenizer>,
-        stop: &[u32],
-        template: Option<&ResponseTemplate>,
-        limits: Limits,
-    ) -> Result<Compiler, GrammarError> {
+    /// answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, stop: &[u32], limits: Limits) -> Result<Compiler, GrammarError> {
         let vocabulary = Vocabulary::new(tokenizer, stop)?;
-        let slices = lower::slices(template);
+        let slices = lower::slices();
         let mut factory = ParserFactory::new(&vocabulary.env(), InferenceCapabilities::default(), &slices)
             .map_err(|error| GrammarError::Tokenizer { problem: first_line(&error.to_string()) })?;
         factory.quiet();
@@ -103,8 +122,14 @@ impl Compiler {
             ..ParserLimits::default()
         };
         let sorted = MaskKeeper::sorted(factory.tok_env().tok_trie());
-        let (running, kept) = (AtomicUsize::new(0), Mutex::new(VecDeque::new()));
-        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept })))
+        let (running, kept) = (Default::default(), Mutex::new(VecDeque::new()));
+        let (wishes, identities) = (Mutex::new(Wishes::new(4 * limits.kept)), Identities::default());
+        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept, wishes, identities })))
+    }
+
+    /// What compiling may cost.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     /// How many tokens the tokenizer has; masks need a bit for each.
@@ -112,33 +137,65 @@ impl Compiler {
         self.0.vocabulary.len()
     }
 
-    /// Compiles, or finds among the kept. Blocks for at most [`Limits::time`], so call it off the request path; work is
-    /// done on a thread of its own and bounded there, too.
-    pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        let inner = Arc::clone(&self.0);
-        let limit = inner.limits.running;
-        let running = inner.running.fetch_add(1, Ordering::SeqCst);
-        let place = Running(inner);
-        if running >= limit {
-            return Err(GrammarError::Busy { running, limit });
-        }
-        let (spec, time) = (spec.clone(), place.0.limits.time);
-        let (send, receive) = mpsc::channel();
+    /// What is known of a wish without compiling: its grammar, or that compiling it took too long before. `None` if nothing
+    /// is. Takes as long as reading the wish once.
+    pub fn kept(&self, spec: &GrammarSpec) -> Option<Result<Arc<Grammar>, GrammarError>> {
+        let inner = &self.0;
+        let identity = inner.identities.of(spec);
+        let found = inner.wishes().find(identity)?;
+        Some(match found {
+            Some(grammar) => {
+                inner.used(&grammar);
+                Ok(grammar)
+            }
+            None => Err(inner.too_slow()),
+        })
+    }
+
+    /// Compiles on a thread of its own, which tells the outcome and then ends. The thread takes a place of the wish's lane until
+    /// it ends, whether or not anybody waits; it drops `held` with it.
+    pub fn begin<H: Send + 'static>(
+        &self,
+        spec: &Arc<GrammarSpec>,
+        held: H,
+        tell: impl FnOnce(Result<Arc<Grammar>, GrammarError>) + Send + 'static,
+    ) -> Result<(), GrammarError> {
+        let place = Place::take(&self.0, spec.lane())?;
+        let (running, limit) = (place.running(), place.limit());
+        let spec = Arc::clone(spec);
         let work = move || {
-            let outcome = place.0.compile(&spec);
-            drop(place);
-            // Nobody waits any more if it took too long.
-            let _ = send.send(outcome);
+            let inner = &place.inner;
+            let outcome = inner.compile(&spec);
+            if let Ok(grammar) = &outcome {
+                let identity = inner.identities.of(&spec);
+                inner.wishes().met(identity, &spec, grammar);
+            }
+            drop((place, held));
+            tell(outcome);
         };
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
-        if thread.spawn(work).is_err() {
-            return Err(GrammarError::Busy { running, limit });
+        thread.spawn(work).map(drop).map_err(|_| GrammarError::Busy { running, limit })
+    }
+
+    /// Nobody waits for this wish any longer: until it is compiled after all, it is refused at once. The error that says so.
+    pub fn give_up(&self, spec: &GrammarSpec) -> GrammarError {
+        let identity = self.0.identities.of(spec);
+        self.0.wishes().gave_up(identity, spec);
+        self.0.too_slow()
+    }
+
+    /// Finds among the kept, or compiles. Blocks for at most [`Limits::time`]; work is done on a thread of its own and
+    /// bounded there, too.
+    pub fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
+        if let Some(known) = self.kept(spec) {
+            return known;
         }
-        match receive.recv_timeout(time) {
+        let (send, receive) = mpsc::channel();
+        // Nobody waits any more if it took too long.
+        self.begin(&Arc::new(spec.clone()), (), move |outcome| drop(send.send(outcome)))?;
+        match receive.recv_timeout(self.0.limits.time) {
             Ok(outcome) => outcome,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(GrammarError::Slow { place: "grammar".to_owned(), limit_ms: time.as_millis() as u64 })
-            }
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(self.give_up(spec)),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(GrammarError::bad("grammar", "cannot be compiled", "simplify it"))
             }
@@ -148,11 +205,12 @@ impl Compiler {
     /// Forgets the kept grammars; those in use go on.
     pub fn forget(&self) {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.wishes().forget();
     }
 
     /// The text that is compiled for a wish, in llguidance's dialect of Lark.
     pub fn text(&self, spec: &GrammarSpec) -> Result<String, GrammarError> {
-        lower::text(&self.0.vocabulary, spec, self.0.limits.grammar_bytes)
+        lower::text(&self.0.vocabulary, spec, self.0.budget())
     }
 
     /// Bytes that the kept grammars take.
@@ -169,24 +227,75 @@ impl Compiler {
 }
 
 /// Counts a compiling thread until it has ended.
-struct Running(Arc<Inner>);
+struct Place {
+    inner: Arc<Inner>,
+    lane: Lane,
+}
 
-impl Drop for Running {
+impl Place {
+    fn take(inner: &Arc<Inner>, lane: Lane) -> Result<Place, GrammarError> {
+        let place = Place { inner: Arc::clone(inner), lane };
+        let running = place.count().fetch_add(1, Ordering::SeqCst);
+        let limit = place.limit();
+        if running >= limit { Err(GrammarError::Busy { running, limit }) } else { Ok(place) }
+    }
+
+    fn count(&self) -> &AtomicUsize {
+        let [usual, short, long] = &self.inner.running;
+        match self.lane {
+            Lane::Usual => usual,
+            Lane::Short => short,
+            Lane::Long => long,
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.count().load(Ordering::SeqCst)
+    }
+
+    fn limit(&self) -> usize {
+        self.inner.limits.places(self.lane)
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.count().fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Inner {
+    fn budget(&self) -> Budget {
+        Budget::new(self.limits.grammar_bytes, self.limits.time)
+    }
+
     fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        lower::compiled(&self.vocabulary, spec, self.limits.grammar_bytes, &mut |text| self.grammar(text))
+        lower::compiled(&self.vocabulary, spec, self.budget(), &mut |text| self.grammar(text))
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn too_slow(&self) -> GrammarError {
+        GrammarError::Slow { place: "grammar".to_owned(), limit_ms: self.limits.time.as_millis() as u64 }
+    }
+
+    /// A grammar was wished for again.
+    fn used(&self, grammar: &Arc<Grammar>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|(_, known)| Arc::ptr_eq(known, grammar))
+            && let Some(entry) = kept.remove(at)
+        {
+            kept.push_back(entry);
+        }
     }
 
     /// The grammar of a Lark text.
     fn grammar(&self, text: String) -> Result<Arc<Grammar>, String> {
         {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.retain(|(_, grammar)| !grammar.spoilt.load(Ordering::Relaxed));
+            kept.retain(|(_, grammar)| !grammar.is_spoilt());
             if let Some(at) = kept.iter().position(|(known, _)| *known == text)
                 && let Some(entry) = kept.remove(at)
             {
@@ -211,7 +320,7 @@ impl Inner {
             cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
             vocab: self.vocabulary.len(),
-            spoilt: AtomicBool::new(false),
+            spoilt: Arc::default(),
         });
         self.keep(text, &grammar);
         Ok(grammar)
@@ -239,7 +348,11 @@ impl Grammar {
     /// The rest of the grammar behind a text.
     pub(crate) fn behind(self: Arc<Self>, tokens: &[u32]) -> Result<Arc<Grammar>, GrammarError> {
         let mut prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if prototype.try_consume_tokens(tokens).ok() != Some(tokens.len()) {
+        let taken = prototype.try_consume_tokens(tokens).map_err(|error| {
+            self.spoil();
+            GrammarError::Failed { problem: first_line(&error.to_string()) }
+        })?;
+        if taken != tokens.len() {
             let problem = "begin an answer that its grammar does not admit";
             return Err(GrammarError::bad(
                 "messages",
@@ -247,8 +360,8 @@ impl Grammar {
                 "let it begin as the grammar does, or leave the grammar out",
             ));
         }
-        let (stop, vocab, cost) = (self.stop.clone(), self.vocab, self.cost.clone());
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt: AtomicBool::new(false) }))
+        let (stop, vocab, cost, spoilt) = (self.stop.clone(), self.vocab, self.cost.clone(), Arc::clone(&self.spoilt));
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt }))
     }
 
     /// Tokens that end an answer.
@@ -261,6 +374,10 @@ impl Grammar {
         self.vocab
     }
 
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.spoilt.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn spoil(&self) {
         self.spoilt.store(true, Ordering::Relaxed);
     }
@@ -268,4 +385,27 @@ impl Grammar {
 
 pub(crate) fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_taken_until_they_are_left() {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano");
+        let tokenizer = Arc::new(Tokenizer::load(&dir.join("tokenizer.json")).unwrap());
+        let limits = Limits { running: 2, long_running: 1, usual_running: 1, ..Limits::default() };
+        let compiler = Compiler::new(tokenizer, &[2046], limits).unwrap();
+        let take = |lane| Place::take(&compiler.0, lane);
+        let (one, two) = (take(Lane::Short).unwrap(), take(Lane::Short).unwrap());
+        assert!(matches!(take(Lane::Short), Err(GrammarError::Busy { running: 2, limit: 2 })));
+        let (usual, long) = (take(Lane::Usual).unwrap(), take(Lane::Long).unwrap());
+        assert!(take(Lane::Usual).is_err() && take(Lane::Long).is_err());
+        drop((one, usual));
+        let again = take(Lane::Short).unwrap();
+        assert!(take(Lane::Short).is_err() && take(Lane::Usual).is_ok() && take(Lane::Long).is_err());
+        drop((two, again, long));
+        assert_eq!(compiler.0.running.each_ref().map(|count| count.load(Ordering::SeqCst)), [0, 0, 0]);
+    }
 }

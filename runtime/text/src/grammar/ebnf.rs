@@ -38,7 +38,7 @@ pub(crate) fn lowered(writer: &mut Writer, text: &str) -> Result<String, Grammar
     let mut stack = Vec::new();
     let mut size = 0;
     if let Some(regex) = expression("root", &rules, &mut stack, &mut size) {
-        guard::expression("ebnf", &regex)?;
+        writer.left.expression("ebnf", &regex)?;
         return Ok(terminal_or_nothing(writer, &regex));
     }
     let mut names = HashMap::new();

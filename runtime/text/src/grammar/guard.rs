@@ -4,12 +4,16 @@ use super::GrammarError;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
 
-/// Most bytes that an expression's automaton may take.
+/// Most bytes that the automata of a request's expressions and patterns may take together: how long they are built grows with
+/// them.
 const AUTOMATON_BYTES: usize = 4 << 20;
 /// Longest expression.
 const EXPRESSION_BYTES: usize = 1 << 16;
-/// Most values in a schema.
+/// Most values in a request's schemas.
 const SCHEMA_VALUES: usize = 50_000;
+/// Most pairs of properties of one object, in all a request's schemas: optional ones may follow each other in any choice, so that
+/// work grows with their square.
+const PROPERTY_PAIRS: usize = 16_000_000;
 /// Deepest nesting of a schema.
 const SCHEMA_DEPTH: usize = 100;
 
@@ -55,8 +59,8 @@ pub(crate) fn lark(place: &str, text: &str) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Whether the expression can be compiled at a reasonable cost.
-pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
+/// How many bytes the expression's automaton takes, of at most `most_bytes`.
+fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, GrammarError> {
     let too_large = |what: &str, found: String, limit: usize| {
         let (what, limit) = (what.to_owned(), limit.to_string());
         Err(GrammarError::TooLarge { place: place.to_owned(), what, found, limit })
@@ -69,46 +73,75 @@ pub(crate) fn expression(place: &str, regex: &str) -> Result<(), GrammarError> {
             error.to_string().lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned();
         GrammarError::bad(place, problem, "use the syntax without look-around and references back")
     })?;
-    let config = Config::new().nfa_size_limit(Some(AUTOMATON_BYTES));
+    let config = Config::new().nfa_size_limit(Some(most_bytes));
     match NFA::compiler().configure(config).build_from_hir(&hir) {
-        Ok(_) => Ok(()),
-        Err(_) => too_large("the automaton needs bytes:", format!("more than {AUTOMATON_BYTES}"), AUTOMATON_BYTES),
+        Ok(nfa) => Ok(nfa.memory_usage().max(regex.len())),
+        Err(_) => too_large("the automaton needs bytes:", format!("more than {most_bytes}"), most_bytes),
     }
 }
 
-/// Whether a schema is of a reasonable size, with all its patterns.
-pub(crate) fn schema(place: &str, schema: &Value) -> Result<(), GrammarError> {
-    let mut left = SCHEMA_VALUES;
-    walk(place, schema, SCHEMA_DEPTH, &mut left)
+/// What the schemas and expressions of one wish may still cost, all together.
+pub(crate) struct Left {
+    values: usize,
+    property_pairs: usize,
+    automaton_bytes: usize,
 }
 
-fn walk(place: &str, value: &Value, depth: usize, left: &mut usize) -> Result<(), GrammarError> {
-    let limit = |what: &str, limit: usize| GrammarError::TooLarge {
-        place: place.to_owned(),
-        what: what.to_owned(),
-        found: format!("more than {limit}"),
-        limit: limit.to_string(),
-    };
-    *left = left.checked_sub(1).ok_or_else(|| limit("the schema's values are", SCHEMA_VALUES))?;
-    let depth = depth.checked_sub(1).ok_or_else(|| limit("the schema nests", SCHEMA_DEPTH))?;
-    match value {
-        Value::Array(items) => items.iter().try_for_each(|item| walk(place, item, depth, left)),
-        Value::Object(map) => map.iter().try_for_each(|(key, value)| {
-            match (key.as_str(), value) {
-                // An expression that does not parse is ignored or refused where it is used.
-                ("pattern", Value::String(regex)) => heavy(place, regex)?,
-                ("patternProperties", Value::Object(of)) => of.keys().try_for_each(|regex| heavy(place, regex))?,
-                _ => {}
-            }
-            walk(place, value, depth, left)
-        }),
-        _ => Ok(()),
+impl Default for Left {
+    fn default() -> Self {
+        Left { values: SCHEMA_VALUES, property_pairs: PROPERTY_PAIRS, automaton_bytes: AUTOMATON_BYTES }
     }
 }
 
-fn heavy(place: &str, regex: &str) -> Result<(), GrammarError> {
-    match expression(place, regex) {
-        Err(error @ GrammarError::TooLarge { .. }) => Err(error),
-        _ => Ok(()),
+impl Left {
+    /// Whether the expression can be compiled at a reasonable cost.
+    pub fn expression(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
+        let bytes = automaton(place, regex, self.automaton_bytes)?;
+        self.automaton_bytes = self.automaton_bytes.saturating_sub(bytes);
+        Ok(())
+    }
+
+    /// Whether a schema is of a reasonable size, with all its patterns.
+    pub fn schema(&mut self, place: &str, schema: &Value) -> Result<(), GrammarError> {
+        self.walk(place, schema, SCHEMA_DEPTH)
+    }
+
+    fn walk(&mut self, place: &str, value: &Value, depth: usize) -> Result<(), GrammarError> {
+        let limit = |what: &str, limit: usize| GrammarError::TooLarge {
+            place: place.to_owned(),
+            what: what.to_owned(),
+            found: format!("more than {limit}"),
+            limit: limit.to_string(),
+        };
+        self.values = self.values.checked_sub(1).ok_or_else(|| limit("the schema's values are", SCHEMA_VALUES))?;
+        let depth = depth.checked_sub(1).ok_or_else(|| limit("the schema nests", SCHEMA_DEPTH))?;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.walk(place, item, depth)),
+            Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+                match (key.as_str(), value) {
+                    // An expression that does not parse is ignored or refused where it is used.
+                    ("properties", Value::Object(of)) => {
+                        let pairs = of.len().saturating_mul(of.len());
+                        let left = self.property_pairs.checked_sub(pairs);
+                        self.property_pairs =
+                            left.ok_or_else(|| limit("the schema's pairs of properties are", PROPERTY_PAIRS))?;
+                    }
+                    ("pattern", Value::String(regex)) => self.heavy(place, regex)?,
+                    ("patternProperties", Value::Object(of)) => {
+                        of.keys().try_for_each(|regex| self.heavy(place, regex))?
+                    }
+                    _ => {}
+                }
+                self.walk(place, value, depth)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn heavy(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
+        match self.expression(place, regex) {
+            Err(error @ GrammarError::TooLarge { .. }) => Err(error),
+            _ => Ok(()),
+        }
     }
 }

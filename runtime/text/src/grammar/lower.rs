@@ -3,11 +3,10 @@
 use super::compiler::{Grammar, first_line};
 use super::region::Text;
 use super::tokens::Vocabulary;
-use super::turn::{TurnProblem, turn};
-use super::writer::{Writer, quoted, slashed};
+use super::turn::turn;
+use super::writer::{Budget, Writer, quoted, slashed};
 use super::{Choice, GrammarError, GrammarSpec, TurnPlace, TurnSpec};
 use super::{ebnf, guard, structural};
-use crate::response::ResponseTemplate;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use std::sync::Arc;
 pub(crate) type Compile<'a> = &'a mut dyn FnMut(String) -> Result<Arc<Grammar>, String>;
 
 /// Text that is common and quick to admit: masks are kept for it.
-pub(crate) fn slices(_template: Option<&ResponseTemplate>) -> Vec<String> {
+pub(crate) fn slices() -> Vec<String> {
     let json = r#"[^"\\\x00-\x1F\x7F]"#;
     vec![r"[ \t\r\n]+".to_owned(), format!("{json}{{1,10}}"), format!("{json}{{1,30}}"), format!("{json}+")]
 }
@@ -25,25 +24,21 @@ pub(crate) fn slices(_template: Option<&ResponseTemplate>) -> Vec<String> {
 pub(crate) fn compiled(
     vocabulary: &Arc<Vocabulary>,
     spec: &GrammarSpec,
-    limit_bytes: usize,
+    budget: Budget,
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
     if let GrammarSpec::Turn(spec) = spec {
-        return compiled_turn(vocabulary, spec, limit_bytes, compile);
+        return compiled_turn(vocabulary, spec, budget, compile);
     }
-    compile(text(vocabulary, spec, limit_bytes)?).map_err(|error| refused(place(spec), &error))
+    compile(text(vocabulary, spec, budget)?).map_err(|error| refused(place(spec), &error))
 }
 
 /// The text that is compiled for a request's wish, or that is tried first.
-pub(crate) fn text(
-    vocabulary: &Arc<Vocabulary>,
-    spec: &GrammarSpec,
-    limit_bytes: usize,
-) -> Result<String, GrammarError> {
+pub(crate) fn text(vocabulary: &Arc<Vocabulary>, spec: &GrammarSpec, budget: Budget) -> Result<String, GrammarError> {
     if let GrammarSpec::Turn(spec) = spec {
-        return held(vocabulary, spec, limit_bytes, &mut BTreeSet::new());
+        return held(vocabulary, spec, budget, &mut BTreeSet::new());
     }
-    let mut writer = Writer::new(Arc::clone(vocabulary), limit_bytes);
+    let mut writer = Writer::new(Arc::clone(vocabulary), budget);
     let start = lowered(&mut writer, spec)?;
     writer.finish(&start)
 }
@@ -70,12 +65,12 @@ pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
 pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
         GrammarSpec::JsonSchema { schema, strict } => {
-            guard::schema("schema", schema)?;
+            writer.left.schema("schema", schema)?;
             writer.json(schema, *strict)
         }
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
         GrammarSpec::Regex(regex) => {
-            guard::expression("regex", regex)?;
+            writer.left.expression("regex", regex)?;
             writer.terminal(&slashed(regex))
         }
         GrammarSpec::Lark(text) => {
@@ -97,6 +92,15 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
     })
 }
 
+/// Whether the expression that [`raw_text`] makes of a grammar can be compiled at a reasonable cost.
+fn guard_text(writer: &mut Writer, place: &str, spec: &GrammarSpec) -> Result<(), GrammarError> {
+    match spec {
+        GrammarSpec::Regex(regex) => writer.left.expression(place, regex),
+        GrammarSpec::Ebnf(text) => ebnf::regex(text).map_or(Ok(()), |regex| writer.left.expression(place, &regex)),
+        _ => Ok(()),
+    }
+}
+
 /// The grammar as a language of texts, if it is one of an expression.
 pub(crate) fn raw_text(spec: &GrammarSpec) -> Option<Text> {
     match spec {
@@ -114,40 +118,22 @@ pub(crate) fn raw_text(spec: &GrammarSpec) -> Option<Text> {
 }
 
 /// Compiles a turn. A tool whose schema cannot be held is refused if it is strict, and free otherwise; which one it is shows
-/// when each is compiled alone.
+/// when each is compiled alone, as long as there is time for that.
 fn compiled_turn(
     vocabulary: &Arc<Vocabulary>,
     spec: &TurnSpec,
-    limit_bytes: usize,
+    budget: Budget,
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
-    for (i, tool) in spec.tools.iter().enumerate() {
-        guard::schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
-    }
-    if let Some(GrammarSpec::Regex(regex)) = &spec.answer {
-        guard::expression("regex", regex)?;
-    }
     let mut free = BTreeSet::new();
-    let text = held(vocabulary, spec, limit_bytes, &mut free)?;
+    let text = held(vocabulary, spec, budget, &mut free)?;
     let mut outcome = compile(text);
     if outcome.is_err() {
-        for (i, tool) in spec.tools.iter().enumerate().filter(|_| spec.choice != Choice::None) {
-            if matches!(&spec.choice, Choice::Named(name) if *name != tool.name) || free.contains(&i) {
-                continue;
-            }
-            let (tools, choice) = (vec![tool.clone()], Choice::Named(tool.name.clone()));
-            let (answer, place, begun) = (None, TurnPlace::AfterReasoning, String::new());
-            let alone = TurnSpec { tools, choice, answer, place, begun, ..spec.clone() };
-            let Err(error) = compile(held(vocabulary, &alone, limit_bytes, &mut BTreeSet::new())?) else { continue };
-            if tool.strict {
-                return Err(refused(&format!("tools.{i}.parameters"), &error));
-            }
-            free.insert(i);
-        }
+        alone(vocabulary, spec, budget, compile, &mut free)?;
         if let Some(answer) = &spec.answer {
-            compiled(vocabulary, answer, limit_bytes, compile)?;
+            compiled(vocabulary, answer, budget, compile)?;
         }
-        let text = held(vocabulary, spec, limit_bytes, &mut free)?;
+        let text = held(vocabulary, spec, budget, &mut free)?;
         outcome = compile(text);
     }
     let grammar = outcome.map_err(|error| refused("tools", &error))?;
@@ -157,26 +143,55 @@ fn compiled_turn(
     grammar.behind(&vocabulary.spelt(spec.begun.as_bytes()))
 }
 
+/// Compiles each tool that may be called alone; adds to `free` those that cannot be.
+fn alone(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &TurnSpec,
+    budget: Budget,
+    compile: Compile,
+    free: &mut BTreeSet<usize>,
+) -> Result<(), GrammarError> {
+    for (i, tool) in spec.tools.iter().enumerate().filter(|_| spec.choice != Choice::None) {
+        if matches!(&spec.choice, Choice::Named(name) if *name != tool.name) || free.contains(&i) {
+            continue;
+        }
+        budget.in_time("tools")?;
+        let one = TurnSpec {
+            template: Arc::clone(&spec.template),
+            tools: vec![tool.clone()],
+            choice: Choice::Named(tool.name.clone()),
+            parallel: spec.parallel,
+            answer: None,
+            place: TurnPlace::AfterReasoning,
+            begun: String::new(),
+        };
+        let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?) else { continue };
+        if tool.strict {
+            return Err(refused(&format!("tools.{i}.parameters"), &error));
+        }
+        free.insert(i);
+    }
+    Ok(())
+}
+
 /// The text of a turn's grammar; adds to `free` the tools whose schemas cannot be held.
 fn held(
     vocabulary: &Arc<Vocabulary>,
     spec: &TurnSpec,
-    limit_bytes: usize,
+    budget: Budget,
     free: &mut BTreeSet<usize>,
 ) -> Result<String, GrammarError> {
-    loop {
-        let mut writer = Writer::new(Arc::clone(vocabulary), limit_bytes);
-        match turn(&mut writer, spec, free) {
-            Ok(start) => return writer.finish(&start),
-            Err(TurnProblem::Request(error)) => return Err(error),
-            Err(TurnProblem::Tool(i, inside, problem)) => {
-                let strict = spec.tools.get(i).is_none_or(|tool| tool.strict);
-                if strict || !free.insert(i) {
-                    let inside = if inside.is_empty() { inside } else { format!(".{inside}") };
-                    let place = format!("tools.{i}.parameters{inside}");
-                    return Err(GrammarError::bad(&place, problem, "simplify it, or leave `strict` out"));
-                }
-            }
+    let mut writer = Writer::new(Arc::clone(vocabulary), budget);
+    for (i, tool) in spec.tools.iter().enumerate() {
+        budget.in_time("tools")?;
+        writer.left.schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
+        for (_, held) in &tool.held {
+            guard_text(&mut writer, &format!("tools.{i}.parameters"), held)?;
         }
     }
+    if let Some(answer) = &spec.answer {
+        guard_text(&mut writer, place(answer), answer)?;
+    }
+    let start = turn(&mut writer, spec, free)?;
+    writer.finish(&start)
 }

@@ -25,9 +25,10 @@ mod spec;
 mod structural;
 mod tokens;
 mod turn;
+mod wishes;
 mod writer;
 
 pub use compiler::{Compiler, Grammar, Limits};
 pub use error::GrammarError;
 pub use matcher::Matcher;
-pub use spec::{Choice, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
+pub use spec::{Choice, GrammarSpec, Lane, ToolSpec, TurnPlace, TurnSpec};

@@ -3,6 +3,8 @@
 use super::GrammarError;
 use crate::response::{ResponseParser, ResponseTemplate};
 use serde_json::Value;
+use std::collections::HashSet;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 /// What an answer must follow. Paths in errors begin with the field's name of the request, which the caller puts in front.
@@ -29,6 +31,90 @@ pub enum GrammarSpec {
     StructuralTag(Value),
     /// The turn of a response template: reasoning, then calls or an answer.
     Turn(Box<TurnSpec>),
+}
+
+/// Which places a wish competes for when it is compiled: those that take longer hold up only their like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Nothing in it is the request's own: it is one of the few that every plain request brings.
+    Usual,
+    /// Compiled at once.
+    Short,
+    /// May take seconds.
+    Long,
+}
+
+/// Longest wish that is short, in bytes.
+const SHORT_BYTES: usize = 64 << 10;
+
+impl GrammarSpec {
+    /// Where it is compiled.
+    pub fn lane(&self) -> Lane {
+        if self.is_usual() {
+            return Lane::Usual;
+        }
+        let mut counting = Counting(0);
+        // Counting refuses nothing.
+        let _ = self.write_identity(&mut counting);
+        if counting.0 <= SHORT_BYTES { Lane::Short } else { Lane::Long }
+    }
+
+    fn is_usual(&self) -> bool {
+        match self {
+            GrammarSpec::JsonObject => true,
+            GrammarSpec::Turn(turn) => {
+                let is_own = !turn.tools.is_empty() || !turn.begun.is_empty();
+                !is_own && turn.answer.as_ref().is_none_or(GrammarSpec::is_usual)
+            }
+            _ => false,
+        }
+    }
+
+    /// The template that it is bound to, if it is a turn.
+    pub(crate) fn template(&self) -> Option<&Arc<ResponseTemplate>> {
+        match self {
+            GrammarSpec::Turn(turn) => Some(&turn.template),
+            _ => None,
+        }
+    }
+
+    /// Writes everything that tells it from others but its template's content.
+    pub(crate) fn write_identity(&self, out: &mut impl Write) -> fmt::Result {
+        match self {
+            GrammarSpec::JsonSchema { schema, strict } => write!(out, "schema {strict} {schema}"),
+            GrammarSpec::StructuralTag(tag) => write!(out, "tag {tag}"),
+            GrammarSpec::Turn(turn) => turn.write_identity(out),
+            other => write!(out, "{other:?}"),
+        }
+    }
+}
+
+/// Counts the bytes that are written.
+struct Counting(usize);
+
+impl Write for Counting {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+impl TurnSpec {
+    fn write_identity(&self, out: &mut impl Write) -> fmt::Result {
+        let TurnSpec { template, tools, choice, parallel, answer, place, begun } = self;
+        write!(out, "turn {:p} {choice:?} {parallel} {place:?} {begun:?} {}", Arc::as_ptr(template), tools.len())?;
+        for ToolSpec { name, parameters, strict, held } in tools {
+            write!(out, " tool {name:?} {strict} {} {parameters}", held.len())?;
+            for (parameter, spec) in held {
+                write!(out, " {parameter:?} ")?;
+                spec.write_identity(out)?;
+            }
+        }
+        match answer {
+            Some(spec) => spec.write_identity(out),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A turn.
@@ -110,12 +196,13 @@ impl ToolSpec {
             _ => return Err(GrammarError::bad("tools", "is not a list", "give a list of tools")),
         };
         let mut specs: Vec<ToolSpec> = Vec::new();
+        let mut names = HashSet::new();
         for (i, tool) in list.iter().enumerate() {
             let tool = tool.get("function").unwrap_or(tool);
             let Some(name) = tool.get("name").and_then(Value::as_str) else {
                 return Err(GrammarError::bad(&format!("tools.{i}"), "has no `name`", "name the tool"));
             };
-            if specs.iter().any(|s| s.name == name) {
+            if !names.insert(name) {
                 let problem = format!("`{name}` is declared twice");
                 return Err(GrammarError::bad(
                     &format!("tools.{i}.name"),

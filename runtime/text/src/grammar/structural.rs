@@ -4,7 +4,7 @@
 use super::pieces::{Part, Parts, first_control, plain, written};
 use super::region::{Text, either, ended_text, open_text};
 use super::writer::{Writer, slashed};
-use super::{GrammarError, ebnf, guard};
+use super::{GrammarError, ebnf};
 use serde_json::{Value, json};
 
 /// Deepest nesting of formats.
@@ -78,6 +78,7 @@ impl<'a> Format<'a> {
         if self.depth > DEPTH {
             return Err(self.wrong(&format!("nests deeper than {DEPTH}"), "flatten it"));
         }
+        writer.in_time(&self.place)?;
         Ok(match self.kind() {
             "const_string" => {
                 let pieces = writer.pieces(self.text("value")?);
@@ -85,12 +86,12 @@ impl<'a> Format<'a> {
             }
             "json_schema" => {
                 let schema = self.value.get("json_schema").unwrap_or(&Value::Null);
-                guard::schema(&self.place, schema)?;
+                writer.left.schema(&self.place, schema)?;
                 writer.json(schema, false)
             }
             "regex" => {
                 let regex = self.text("pattern")?;
-                guard::expression(&self.place, regex)?;
+                writer.left.expression(&self.place, regex)?;
                 writer.terminal(&slashed(regex))
             }
             "grammar" => ebnf::lowered(writer, self.text("grammar")?)?,

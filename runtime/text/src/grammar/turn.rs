@@ -9,24 +9,10 @@ use crate::response::{CallContent, CallFormat, Field, Pattern, Role};
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_syntax::hir::{Capture, Hir, HirKind};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// White space that may stand between regions where it belongs to none.
 const GAP: &str = "[ \\t\\r\\n]{0,4}";
-
-/// Why a turn has no grammar.
-pub(crate) enum TurnProblem {
-    /// The request is at fault.
-    Request(GrammarError),
-    /// A tool's schema cannot be held: its number, the place inside, and the problem.
-    Tool(usize, String, String),
-}
-
-impl From<GrammarError> for TurnProblem {
-    fn from(error: GrammarError) -> Self {
-        TurnProblem::Request(error)
-    }
-}
 
 /// What closes a field's regions.
 struct Closer {
@@ -55,21 +41,23 @@ struct Turn<'a> {
     writer: &'a mut Writer,
     spec: &'a TurnSpec,
     /// Tools whose arguments are free.
-    free: &'a BTreeSet<usize>,
+    free: &'a mut BTreeSet<usize>,
+    /// Rules of the tools' arguments, which stand behind each closer.
+    arguments: HashMap<usize, String>,
 }
 
-/// Content of a rule for the turn. Tools in `free` have schemas that cannot be held.
-pub(crate) fn turn(writer: &mut Writer, spec: &TurnSpec, free: &BTreeSet<usize>) -> Result<String, TurnProblem> {
-    let mut turn = Turn { writer, spec, free };
+/// Content of a rule for the turn. Tools in `free` have schemas that cannot be held; others of that kind are added.
+pub(crate) fn turn(writer: &mut Writer, spec: &TurnSpec, free: &mut BTreeSet<usize>) -> Result<String, GrammarError> {
+    let mut turn = Turn { writer, spec, free, arguments: HashMap::new() };
     turn.check()?;
     match spec.place {
         TurnPlace::Call => {
             let next = "begin the generation at the start of a message or of an answer";
-            Err(GrammarError::bad("messages", "end inside a call, where no turn grammar begins", next).into())
+            Err(GrammarError::bad("messages", "end inside a call, where no turn grammar begins", next))
         }
         TurnPlace::Answer => match turn.field(Role::Content) {
-            Some((index, field)) => Ok(turn.answer_text(index, field)?),
-            None => Err(turn.cannot("content", "is absent").into()),
+            Some((index, field)) => turn.answer_text(index, field),
+            None => Err(turn.cannot("content", "is absent")),
         },
         TurnPlace::AfterReasoning => turn.body(false),
         TurnPlace::MessageStart | TurnPlace::Reasoning => turn.reasoning_and_body(),
@@ -122,10 +110,10 @@ impl<'a> Turn<'a> {
         self.spec.template.fields.iter().enumerate().find(|(_, field)| field.role == role)
     }
 
-    fn reasoning_and_body(&mut self) -> Result<String, TurnProblem> {
+    fn reasoning_and_body(&mut self) -> Result<String, GrammarError> {
         let Some((index, field)) = self.field(Role::Reasoning) else { return self.body(false) };
         let Some(opener) = self.spec.template.opener(index) else {
-            return Err(self.cannot("thinking", "has no opener").into());
+            return Err(self.cannot("thinking", "has no opener"));
         };
         let closers = self.closers("thinking", field)?;
         let avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
@@ -141,7 +129,7 @@ impl<'a> Turn<'a> {
             ways.push(format!("{text} ({body})"));
         }
         if ways.is_empty() {
-            return Err(self.cannot("thinking", "has no closer that lets an answer follow").into());
+            return Err(self.cannot("thinking", "has no closer that lets an answer follow"));
         }
         if self.spec.place == TurnPlace::Reasoning {
             return Ok(ways.join(" | "));
@@ -152,7 +140,7 @@ impl<'a> Turn<'a> {
     }
 
     /// What follows the reasoning; with `gap`, the message may begin anew first.
-    fn body(&mut self, gap: bool) -> Result<String, TurnProblem> {
+    fn body(&mut self, gap: bool) -> Result<String, GrammarError> {
         let mut ways = Vec::new();
         if matches!(self.spec.choice, Choice::None | Choice::Auto) {
             ways.push(self.answer(gap)?);
@@ -206,9 +194,9 @@ impl<'a> Turn<'a> {
         Ok(ways.join(" | "))
     }
 
-    fn calls(&mut self, gap: bool) -> Result<String, TurnProblem> {
+    fn calls(&mut self, gap: bool) -> Result<String, GrammarError> {
         let Some((index, field)) = self.field(Role::Calls) else {
-            return Err(self.cannot("tool_calls", "is absent").into());
+            return Err(self.cannot("tool_calls", "is absent"));
         };
         let calls = self.written_calls(index, field)?;
         let first = self.call(&calls, gap)?;
@@ -244,7 +232,7 @@ impl<'a> Turn<'a> {
     }
 
     /// One call of any tool that may be called.
-    fn call(&mut self, calls: &Calls, gap: bool) -> Result<String, TurnProblem> {
+    fn call(&mut self, calls: &Calls, gap: bool) -> Result<String, GrammarError> {
         let mut ways = Vec::new();
         for (i, tool) in self.spec.tools.iter().enumerate() {
             if matches!(&self.spec.choice, Choice::Named(name) if *name != tool.name) {
@@ -271,12 +259,32 @@ impl<'a> Turn<'a> {
         Ok(self.writer.rule(&ways.join(" | ")))
     }
 
-    fn arguments(&mut self, i: usize, tool: &ToolSpec, elements: &Elements) -> Result<String, TurnProblem> {
-        if self.free.contains(&i) {
-            let free = elements.free(self.writer);
-            return free.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold").into());
+    /// A rule for a tool's arguments. What cannot be held is free, unless the tool is strict.
+    fn arguments(&mut self, i: usize, tool: &ToolSpec, elements: &Elements) -> Result<String, GrammarError> {
+        if let Some(rule) = self.arguments.get(&i) {
+            return Ok(rule.clone());
         }
-        elements.of_tool(self.writer, tool).map_err(|(place, problem)| TurnProblem::Tool(i, place, problem))
+        self.writer.in_time("tools")?;
+        let mut rule = None;
+        if !self.free.contains(&i) {
+            let mark = self.writer.mark();
+            match elements.of_tool(self.writer, tool) {
+                Ok(held) => rule = Some(held),
+                Err((inside, problem)) if tool.strict => {
+                    let inside = if inside.is_empty() { inside } else { format!(".{inside}") };
+                    let place = format!("tools.{i}.parameters{inside}");
+                    return Err(GrammarError::bad(&place, problem, "simplify it, or leave `strict` out"));
+                }
+                Err(_) => {
+                    self.writer.back_to(mark);
+                    self.free.insert(i);
+                }
+            }
+        }
+        let rule = rule.or_else(|| elements.free(self.writer));
+        let rule = rule.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold"))?;
+        self.arguments.insert(i, rule.clone());
+        Ok(rule)
     }
 
     /// The opener with the tool's name in it.
@@ -295,7 +303,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The schema of a call that is written as JSON.
-    fn json_call(&self, i: usize, tool: &ToolSpec, format: &CallFormat) -> Result<Value, TurnProblem> {
+    fn json_call(&self, i: usize, tool: &ToolSpec, format: &CallFormat) -> Result<Value, GrammarError> {
         let parameters = match &tool.parameters {
             _ if self.free.contains(&i) => json!({"type": "object"}),
             Value::Null => json!({"type": "object"}),
@@ -317,9 +325,7 @@ impl<'a> Turn<'a> {
         let captured = leaf("name").is_some_and(|name| !name.starts_with("content"));
         let name = if captured { Some(None) } else { inside(leaf("name"), "name") };
         let (Some(name), Some(arguments)) = (name, inside(leaf("arguments"), "arguments")) else {
-            return Err(self
-                .cannot("tool_calls.transform", "finds name or arguments where a grammar cannot hold them")
-                .into());
+            return Err(self.cannot("tool_calls.transform", "finds name or arguments where a grammar cannot hold them"));
         };
         if let Some(key) = name {
             properties.insert(key, json!({"const": tool.name}));

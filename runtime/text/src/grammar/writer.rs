@@ -2,11 +2,13 @@
 
 use super::GrammarError;
 use super::formats::with_dates;
+use super::guard::Left;
 use super::tokens::Vocabulary;
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Longest white space between the parts of a JSON document: without a bound a model can write nothing else for ever.
 const JSON_SPACE: &str = r"[ \t\r\n]{1,80}";
@@ -27,14 +29,70 @@ pub(crate) struct Writer {
     vocabulary: Arc<Vocabulary>,
     lines: Vec<String>,
     names: HashMap<String, String>,
+    /// Keys of `names` in the order in which they came.
+    named: Vec<String>,
     bytes: usize,
-    limit_bytes: usize,
+    budget: Budget,
+    /// What its schemas and expressions may still cost.
+    pub left: Left,
+}
+
+/// What one wish may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Most bytes of the grammar's text.
+    pub bytes: usize,
+    /// When work on it ends.
+    pub until: Instant,
+    /// How long that was when it began.
+    pub time: Duration,
+}
+
+impl Budget {
+    /// So many bytes, and so long from now on.
+    pub fn new(bytes: usize, time: Duration) -> Budget {
+        let now = Instant::now();
+        Budget { bytes, until: now.checked_add(time).unwrap_or(now), time }
+    }
+
+    /// An error if the time is up.
+    pub fn in_time(&self, place: &str) -> Result<(), GrammarError> {
+        if Instant::now() < self.until {
+            return Ok(());
+        }
+        Err(GrammarError::Slow { place: place.to_owned(), limit_ms: self.time.as_millis() as u64 })
+    }
+}
+
+/// How far a grammar was written at some time.
+pub(crate) struct Mark {
+    lines: usize,
+    named: usize,
+    bytes: usize,
 }
 
 impl Writer {
-    /// An empty grammar that may grow to so many bytes.
-    pub fn new(vocabulary: Arc<Vocabulary>, limit_bytes: usize) -> Writer {
-        Writer { vocabulary, lines: Vec::new(), names: HashMap::new(), bytes: 0, limit_bytes }
+    /// An empty grammar.
+    pub fn new(vocabulary: Arc<Vocabulary>, budget: Budget) -> Writer {
+        let (lines, names, named) = (Vec::new(), HashMap::new(), Vec::new());
+        Writer { vocabulary, lines, names, named, bytes: 0, budget, left: Left::default() }
+    }
+
+    /// An error if the time is up.
+    pub fn in_time(&self, place: &str) -> Result<(), GrammarError> {
+        self.budget.in_time(place)
+    }
+
+    /// Where the grammar stands.
+    pub fn mark(&self) -> Mark {
+        Mark { lines: self.lines.len(), named: self.named.len(), bytes: self.bytes }
+    }
+
+    /// Forgets what was written since.
+    pub fn back_to(&mut self, mark: Mark) {
+        self.lines.truncate(mark.lines);
+        self.named.drain(mark.named.min(self.named.len())..).for_each(|key| drop(self.names.remove(&key)));
+        self.bytes = mark.bytes;
     }
 
     /// The vocabulary that the grammar is for.
@@ -43,13 +101,14 @@ impl Writer {
     }
 
     /// The whole text, which begins with `start`.
-    pub fn finish(self, start: &str) -> Result<String, GrammarError> {
-        if self.bytes > self.limit_bytes {
+    pub fn finish(mut self, start: &str) -> Result<String, GrammarError> {
+        self.bytes = self.bytes.saturating_add(start.len());
+        if self.bytes > self.budget.bytes {
             return Err(GrammarError::TooLarge {
                 place: "grammar".to_owned(),
                 what: "the grammar has bytes:".to_owned(),
                 found: self.bytes.to_string(),
-                limit: self.limit_bytes.to_string(),
+                limit: self.budget.bytes.to_string(),
             });
         }
         Ok(format!("start: {start}\n{}\n", self.lines.join("\n")))
@@ -68,6 +127,7 @@ impl Writer {
     /// A rule that is filled later, so that it can refer to itself.
     pub fn forward(&mut self) -> String {
         let name = format!("f{}", self.names.len());
+        self.named.push(name.clone());
         self.names.insert(name.clone(), name.clone());
         name
     }
@@ -84,6 +144,7 @@ impl Writer {
         }
         let name = format!("{prefix}{}", self.names.len());
         self.push(&name, content);
+        self.named.push(key.clone());
         self.names.insert(key, name.clone());
         name
     }
@@ -91,7 +152,7 @@ impl Writer {
     fn push(&mut self, name: &str, content: &str) {
         // Names are kept beside the lines; what is over the limit is only counted.
         self.bytes += 2 * (name.len() + content.len()) + 4;
-        if self.bytes <= self.limit_bytes {
+        if self.bytes <= self.budget.bytes {
             self.lines.push(format!("{name}: {content}"));
         }
     }

@@ -146,6 +146,8 @@ pub struct ToolCall {
 pub struct Ended {
     /// What became certain at the end.
     pub events: Vec<Event>,
+    /// Where the answer's text among them stands in what was pushed, in bytes.
+    pub spans: Vec<std::ops::Range<usize>>,
     /// All complete calls of declared tools, in order.
     pub tool_calls: Vec<ToolCall>,
     /// Names of declared tools whose call began and never ended.

@@ -12,7 +12,11 @@ use super::template::{ResponseTemplate, Role};
 use super::types::Tools;
 use super::{Ended, Ending, Event, FinishReason, Held, ParseOptions, ResponseError, ToolCall};
 use crate::grammar::TurnPlace;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// A byte of no text.
+const NO_TEXT: u8 = 0xff;
 
 /// Reads one answer.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub struct ResponseParser {
     options: ParseOptions,
     /// Text from offset `base` on; the offset counts from where the message begins, in the prompt.
     buf: String,
+    /// The same as patterns see it: a control token that is only spelt has a byte that no text has.
+    seen: Vec<u8>,
     base: usize,
     /// Offset of the first byte that has not gone to its region.
     done: usize,
@@ -38,6 +44,8 @@ pub struct ResponseParser {
     met: Vec<bool>,
     answered: bool,
     events: Vec<Event>,
+    /// Where the answer's text stands that has gone out since this was last taken.
+    spans: Vec<Range<usize>>,
     calls: Vec<ToolCall>,
     /// Calls of declared tools that were opened.
     opened: usize,
@@ -71,6 +79,7 @@ impl ResponseParser {
             tools,
             options,
             buf: String::new(),
+            seen: Vec::new(),
             base: 0,
             done: 0,
             region: Region::Outside,
@@ -79,6 +88,7 @@ impl ResponseParser {
             strip,
             answered: false,
             events: Vec::new(),
+            spans: Vec::new(),
             calls: Vec::new(),
             opened: 0,
             cut_off: Vec::new(),
@@ -138,10 +148,23 @@ impl ResponseParser {
 
     /// Takes text of the answer; returns what is certain now, in the order of the text.
     pub fn push(&mut self, text: &str) -> Result<Vec<Event>, ResponseError> {
+        self.push_spelt(text, &[])
+    }
+
+    /// The same of text in which some control tokens are only spelt by others: `spelt` are the places in it of their last
+    /// characters, in bytes. No pattern of the template matches across one.
+    pub fn push_spelt(&mut self, text: &str, spelt: &[usize]) -> Result<Vec<Event>, ResponseError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        let begin = self.seen.len();
         self.buf.push_str(text);
+        self.seen.extend_from_slice(text.as_bytes());
+        for at in spelt {
+            if let Some(byte) = self.seen.get_mut(begin + at) {
+                *byte = NO_TEXT;
+            }
+        }
         self.advance(false);
         self.compact();
         self.check_limits()?;
@@ -152,6 +175,16 @@ impl ResponseParser {
     pub fn is_reasoning(&self) -> bool {
         let Region::Text(field) = self.region else { return false };
         self.template.fields.get(field).is_some_and(|field| field.role == Role::Reasoning)
+    }
+
+    /// Where the answer's text stands that has gone out since the last call of this: places in what was pushed, in bytes.
+    pub fn take_spans(&mut self) -> Vec<Range<usize>> {
+        std::mem::take(&mut self.spans)
+    }
+
+    /// How much of what was pushed has gone to its region or is markup, in bytes.
+    pub fn decided(&self) -> usize {
+        self.done.saturating_sub(self.generated)
     }
 
     /// The answer ends; what was undecided belongs to the region that is open.
@@ -171,6 +204,7 @@ impl ResponseParser {
         };
         Ok(Ended {
             events: merged(self.events),
+            spans: self.spans,
             tool_calls: self.calls,
             cut_off_calls: self.cut_off,
             dropped_calls: self.dropped,
@@ -199,6 +233,7 @@ impl ResponseParser {
         let cut = self.done.saturating_sub(self.base).min(self.buf.len());
         if cut >= self.buf.len() - cut {
             self.buf.drain(..cut);
+            self.seen.drain(..cut);
             self.base += cut;
         }
     }
@@ -210,7 +245,7 @@ impl ResponseParser {
                 self.search_held(&template, at_end)
             } else {
                 let set = self.enders(&template);
-                let found = self.scan.feed(set, self.buf.as_bytes(), self.base);
+                let found = self.scan.feed(set, &self.seen, self.base);
                 let found = found.or_else(|| self.scan.at_end().filter(|_| at_end));
                 if found.is_none() {
                     self.release(self.scan.certain());
@@ -268,7 +303,7 @@ impl ResponseParser {
                 None => self.release(self.done + rest.len()),
                 Some(0) => {
                     let mut scan = Scan::at(set, self.done);
-                    let found = scan.feed(set, self.buf.as_bytes(), self.base);
+                    let found = scan.feed(set, &self.seen, self.base);
                     let found = found.or_else(|| scan.at_end().filter(|_| at_end));
                     if found.is_some() || (scan.undecided() && !at_end) {
                         return found;
@@ -315,6 +350,9 @@ impl ResponseParser {
                 if !old.is_empty() {
                     self.strip.push(old);
                     self.strip.forget();
+                }
+                if role == Role::Content && !new.is_empty() {
+                    span(&mut self.spans, to - self.generated - new.len()..to - self.generated);
                 }
                 let new = self.strip.push(new);
                 self.text(role, new);
@@ -417,10 +455,10 @@ impl ResponseParser {
             return None;
         }
         let of = self.template.fields.get(field)?;
-        let rest = self.buf.get(self.done - self.base..)?;
+        let rest = self.seen.get(self.done - self.base..)?;
         let cuts = of.half_closers.iter().flat_map(|(closer, half)| {
             let lens = half + 1..closer.len();
-            let beginning = |len: &usize| closer.get(..*len).is_some_and(|text| rest.ends_with(text));
+            let beginning = |len: &usize| closer.get(..*len).is_some_and(|text| rest.ends_with(text.as_bytes()));
             lens.rev().find(beginning).map(|len| self.done + rest.len() - len)
         });
         cuts.min()
@@ -430,7 +468,16 @@ impl ResponseParser {
         let Some(cut) = self.half_closer() else { return false };
         self.release(cut);
         self.buf.truncate(cut - self.base);
+        self.seen.truncate(cut - self.base);
         true
+    }
+}
+
+/// Adds a place; one that goes on where the last ends becomes part of it.
+fn span(spans: &mut Vec<Range<usize>>, new: Range<usize>) {
+    match spans.last_mut().filter(|last| last.end == new.start) {
+        Some(last) => last.end = new.end,
+        None => spans.push(new),
     }
 }
 

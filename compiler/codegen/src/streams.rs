@@ -1,0 +1,205 @@
+//! Products whose weight is streamed by the copy engine (`stream.cuh`): a kernel for each class of buckets.
+
+use crate::cores::{Core, WARPS_OF_SORT};
+use crate::region::Draft;
+use artifact::{Blocks, Param, Served};
+use std::fmt::Write;
+
+/// Threads of a block.
+const THREADS: u64 = 384;
+/// Bytes of shared memory that a block may have beside what the code itself declares.
+const SHARED_BYTES: u64 = 230_000;
+/// Most tiles that are under way.
+const MOST_STAGES: u64 = 12;
+
+/// One class: the token rows of a tile, how its sum is cut, and the buckets' most rows.
+#[derive(Clone, Copy)]
+struct Class {
+    rows: u64,
+    split: u64,
+    least: u64,
+    most: u64,
+}
+
+/// Classes of dense products; a split of 0 is chosen by the number of tiles. Where there may be several tiles of rows, sums stay
+/// whole, so that a row's bits do not depend on how many others there are.
+const DENSE: [Class; 6] = [
+    Class { rows: 16, split: 0, least: 1, most: 16 },
+    Class { rows: 32, split: 0, least: 17, most: 32 },
+    Class { rows: 64, split: 0, least: 33, most: 64 },
+    Class { rows: 128, split: 0, least: 65, most: 128 },
+    Class { rows: 256, split: 0, least: 129, most: 256 },
+    Class { rows: 256, split: 1, least: 257, most: u64::MAX },
+];
+/// Classes of products with picked weights: few rows pick the same one.
+const PICKED: [Class; 4] = [
+    Class { rows: 16, split: 2, least: 1, most: 4 },
+    Class { rows: 16, split: 1, least: 5, most: 128 },
+    Class { rows: 32, split: 1, least: 129, most: 512 },
+    Class { rows: 128, split: 1, least: 513, most: u64::MAX },
+];
+/// Most shares of a sum.
+const MOST_SHARES: u64 = 8;
+/// Fewest k-blocks of a share.
+const LEAST_BLOCKS: u64 = 8;
+
+/// What a product is made of.
+pub struct Shape {
+    /// Rows of the weight, of one group.
+    pub columns: u64,
+    /// Terms of a sum.
+    pub k: u64,
+    /// How rows of the weight alternate.
+    pub cuts: u64,
+    /// Rows that stay together there.
+    pub granule: u64,
+    /// Groups of a weight whose rows are picked, and picks of a token row; rows of x for each.
+    pub picked: Option<Picks>,
+}
+
+/// Picks of a product.
+pub struct Picks {
+    /// Groups of the weight.
+    pub groups: u64,
+    /// Picks of a token row.
+    pub per_row: u64,
+    /// Picks that read the same row.
+    pub each: u64,
+    /// Whether the picks of this step are sorted already.
+    pub sorted: bool,
+}
+
+impl Class {
+    /// Into how many shares sums are cut: so many that tiles come out even on the multiprocessors, and no more.
+    fn split(&self, shape: &Shape, blocks: u64) -> u64 {
+        if self.split > 0 {
+            return self.split;
+        }
+        let tiles = shape.columns.div_ceil(128);
+        let steps = shape.k.div_ceil(64);
+        let most = (steps / LEAST_BLOCKS).clamp(1, MOST_SHARES);
+        let cost = |n: u64| {
+            let units = tiles * n;
+            // Rounds of the multiprocessors over what would be even; where units are fewer, fewer bytes are under way. A share
+            // costs what is kept and added again.
+            let rounds = units.div_ceil(blocks) * blocks * 100 / units;
+            let idle = if units * 4 < blocks * 3 { 9 } else { 1 };
+            rounds * idle + 4 * (n - 1) * (1 + self.rows / 16)
+        };
+        (1..=most).min_by_key(|n| cost(*n)).unwrap_or(1)
+    }
+
+    fn stages(&self) -> u64 {
+        ((SHARED_BYTES - self.tile_bytes() - 16) / (self.stage_bytes() + 16)).min(MOST_STAGES)
+    }
+
+    fn stage_bytes(&self) -> u64 {
+        128 * 128 + self.rows * 128
+    }
+
+    fn tile_bytes(&self) -> u64 {
+        self.rows.min(32) * 132 * 4
+    }
+
+    fn shared_bytes(&self) -> u64 {
+        self.stages() * self.stage_bytes() + self.tile_bytes() + self.stages() * 16 + 16
+    }
+
+    /// Bytes where shares of tiles meet.
+    fn work_bytes(&self, shape: &Shape, most_rows: u64, split: u64) -> u64 {
+        let across = shape.columns.div_ceil(128);
+        let tiles = match &shape.picked {
+            _ if split == 1 => 0,
+            Some(picks) => most_rows * picks.per_row * across,
+            None => across,
+        };
+        tiles * split * self.rows * 128 * 4
+    }
+}
+
+/// The starts of a product, and the bytes of scratch that they share.
+pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>, u64), String> {
+    let axis = core.rows_axis().ok_or("a product without token rows")?;
+    let classes: &[Class] = if shape.picked.is_some() { &PICKED } else { &DENSE };
+    let rows = core.bucket_rows(&axis);
+    let (mut out, mut bytes) = (Vec::new(), 0);
+    for class in classes {
+        let Some(most) = rows.iter().copied().filter(|n| (class.least..=class.most).contains(n)).max() else {
+            continue;
+        };
+        let split = class.split(shape, core.machine.blocks);
+        bytes = bytes.max(class.work_bytes(shape, most, split));
+        let served = Served { axis: axis.clone(), least: class.least, most: class.most, rows: None };
+        if let Some(picks) = shape.picked.as_ref().filter(|p| !p.sorted) {
+            out.push(sort(core, picks, class.rows, &axis, &served)?);
+        }
+        out.push(product(core, shape, &Class { split, ..*class }, &axis, served, work)?);
+    }
+    Ok((out, bytes))
+}
+
+fn product(
+    core: &Core<'_>,
+    shape: &Shape,
+    class: &Class,
+    axis: &str,
+    served: Served,
+    work: usize,
+) -> Result<Draft, String> {
+    let mut text = core.header("stream.cuh");
+    let Shape { columns, k, cuts, granule, .. } = shape;
+    let (rows, stages, split) = (class.rows, class.stages(), class.split);
+    let _ = writeln!(text, "using Core = Stream<{columns}, {k}, {cuts}, {granule}, {rows}, {stages}, {split}>;");
+    let x = core.address(core.operand(0)?)?;
+    let (source, call, own, weight_rows) = match &shape.picked {
+        None => {
+            let of = Box::new(x);
+            let map = Param::Map { of, columns: *k, axis: Some(axis.to_owned()), rows: 1, box_rows: rows };
+            let count = Param::Rows { axis: Some(axis.to_owned()), factor: 1 };
+            let source = "const __grid_constant__ TensorMap x, const int rows";
+            (source, "Dense(rows), &map, &x, nullptr".to_owned(), [map, count], *columns)
+        }
+        Some(p) => {
+            let call = format!("Picked(plan, {}), &map, nullptr, x", p.each);
+            ("const bf16* x, const int* plan", call, [x, Param::Picks { per_row: p.per_row }], columns * p.groups)
+        }
+    };
+    let _ = writeln!(
+        text,
+        "extern \"C\" __global__ void __launch_bounds__(Core::THREADS, 1) @NAME@(const __grid_constant__ TensorMap map, {source}, float* out, float* shares, u32* tickets) {{\n  Core::run(Core::{call}, out, shares, tickets);\n}}"
+    );
+    let bytes = class.shared_bytes();
+    let _ = writeln!(text, "static_assert(Core::THREADS == {THREADS} && Core::SHARED == {bytes}, \"a block\");");
+    let of = Box::new(core.address(core.operand(1)?)?);
+    let map = Param::Map { of, columns: *k, axis: None, rows: weight_rows, box_rows: 128 };
+    let [x, rows_of] = own;
+    let params = vec![map, x, rows_of, core.out.clone(), Param::Scratch(work), Param::Tickets];
+    let grid = [fixed(core.machine.blocks), fixed(1)];
+    let mut draft = core.unit(text, THREADS, grid, params);
+    draft.unit.dynamic_bytes = bytes as u32;
+    draft.unit.stem += &format!("_{rows}");
+    draft.buckets = Some(served);
+    Ok(draft)
+}
+
+/// Sorts the picks by their groups, in tiles of so many rows.
+fn sort(core: &Core<'_>, picks: &Picks, rows: u64, axis: &str, served: &Served) -> Result<Draft, String> {
+    let mut text = core.header("stream.cuh");
+    let _ = writeln!(text, "using Core = Sorted<{}, {rows}>;", picks.groups);
+    let _ = writeln!(
+        text,
+        "extern \"C\" __global__ void __launch_bounds__(Core::THREADS, 1) @NAME@(const int* ids, const int picks, int* plan) {{\n  Core::run(ids, picks, picks, plan);\n}}"
+    );
+    let threads = WARPS_OF_SORT * 32;
+    let _ = writeln!(text, "static_assert(Core::THREADS == {threads}, \"threads\");");
+    let count = Param::Rows { axis: Some(axis.to_owned()), factor: picks.per_row };
+    let params = vec![core.address(core.operand(2)?)?, count, Param::Picks { per_row: picks.per_row }];
+    let mut draft = core.unit(text, threads, [fixed(1), fixed(1)], params);
+    draft.unit.stem += "_sort";
+    draft.buckets = Some(served.clone());
+    Ok(draft)
+}
+
+fn fixed(blocks: u64) -> Blocks {
+    Blocks { rows: None, factor: blocks, per_block: 1 }
+}
