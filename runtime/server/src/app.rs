@@ -1,34 +1,33 @@
 //! The application: what all routes share.
 
+use crate::body::Room;
 use crate::controls::Controls;
 use crate::error::{self, ApiError};
 use crate::key::Key;
 use crate::responses::Store;
 use crate::service::{Generation, Service, Turned};
-use axum::body::{Body, Bytes, to_bytes};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use engine::Request;
-use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use text::Text;
 use text::TokenBytes;
 use text::grammar::{Compiler, GrammarError, Lane, Limits};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-/// How long a client may take to send a body.
-const BODY_TIME: Duration = Duration::from_secs(120);
-
-/// Bodies up to this length are read where they arrive; longer ones must not hold up other connections.
-const SHORT_BYTES: usize = 32 << 10;
+/// How many full bodies the server holds at once while they arrive and are read.
+const FULL_BODIES: usize = 8;
 /// Most answers of one request, to all its prompts together.
 const MOST_ANSWERS: usize = 512;
 /// Most prompt tokens of one request, each prompt counted as often as it has answers.
 const MOST_PROMPT_TOKENS: usize = 16 << 20;
 
-/// Most log-probabilities that one request may be told: each is most of a kilobyte while an answer is put together.
+/// Most log-probabilities that one request may be told.
 const MOST_LOGPROBS: usize = 1 << 20;
+/// How often a response tells each of them: in the ends of its text and part, in the item and in the whole. They are values
+/// of most of a kilobyte until then.
+const TOLD_IN_RESPONSES: usize = 4;
 
 /// What a server is told when it is started.
 #[derive(Clone, Debug)]
@@ -102,6 +101,12 @@ pub struct App {
     pub(crate) grammars: Result<Compiler, GrammarError>,
     /// Places for those who compile, by lane. One is taken until its thread has ended.
     places: [Arc<Semaphore>; 3],
+    /// Places for those who render and encode: however many come, the threads for other work never run out.
+    pub(crate) encoders: Arc<Semaphore>,
+    /// Room for bodies that arrive.
+    pub(crate) room: Room,
+    /// Whoever makes a response that no connection waits for listens here; the way down waits for them.
+    pub(crate) background: watch::Sender<()>,
     /// Bytes of every token, where the tokenizer says them.
     pub(crate) tokens: Vec<TokenBytes>,
     /// The control tokens by their texts.
@@ -126,7 +131,24 @@ impl App {
         let controls = Arc::new(Controls::of(&tokens));
         let (created, is_draining) = (now_seconds(), AtomicBool::new(false));
         let responses = Store::new(options.stored_responses, options.stored_bytes);
-        App { service, text, model, created, options, is_draining, grammars, places, tokens, controls, responses }
+        let encoders = Arc::new(Semaphore::new(encoders()));
+        let room = Room::new(options.body_limit_bytes.saturating_mul(FULL_BODIES));
+        App {
+            service,
+            text,
+            model,
+            created,
+            options,
+            is_draining,
+            grammars,
+            places,
+            encoders,
+            room,
+            background: watch::Sender::new(()),
+            tokens,
+            controls,
+            responses,
+        }
     }
 
     /// What cannot be done with this model, for whoever starts the server; `None` if all can.
@@ -230,16 +252,20 @@ impl App {
         let sum = |of: &dyn Fn(&Request) -> usize| requests.iter().map(of).fold(0usize, usize::saturating_add);
         let most = |request: &Request| room(request).min(request.max_tokens.unwrap_or(usize::MAX));
         let all = sum(&|request| most(request).saturating_mul(each(request)).saturating_add(scored(request)));
-        if all <= MOST_LOGPROBS {
+        let allowed = match max_tokens {
+            "max_output_tokens" => MOST_LOGPROBS / TOLD_IN_RESPONSES,
+            _ => MOST_LOGPROBS,
+        };
+        if all <= allowed {
             return Ok(());
         }
         let asked = |request: &Request| request.max_tokens.map_or(0, |_| most(request));
         let told = sum(&|request| asked(request).saturating_mul(each(request)).saturating_add(scored(request)));
         let open = sum(&|request| if request.max_tokens.is_none() { each(request) } else { 0 });
-        let left = MOST_LOGPROBS.checked_sub(told).and_then(|left| left.checked_div(open)).filter(|left| *left > 0);
+        let left = allowed.checked_sub(told).and_then(|left| left.checked_div(open)).filter(|left| *left > 0);
         let Some(left) = left else {
             let message = format!(
-                "the request could be told {all} log-probabilities, at most {MOST_LOGPROBS} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
+                "the request could be told {all} log-probabilities, at most {allowed} are allowed; lower `{max_tokens}`, or ask for fewer alternatives or answers"
             );
             return Err(ApiError::field(max_tokens, "request_too_large", message));
         };
@@ -293,6 +319,21 @@ impl App {
         tokio::task::spawn_blocking(work).await.map_err(broken)?
     }
 
+    /// The same for what renders or encodes a prompt: it waits for one of a few places, however many come.
+    pub(crate) async fn encoding<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = self.encoders.clone().acquire_owned().await;
+        let place = place.map_err(|_| ApiError::internal("the server is going down"))?;
+        App::off_thread(move || {
+            // Taken until the work is done, even where its client has gone.
+            let _place = place;
+            work()
+        })
+        .await
+    }
+
     /// The bytes of a token.
     pub(crate) fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.tokens.get(id as usize) {
@@ -307,6 +348,11 @@ impl App {
     }
 }
 
+/// How many prompts are encoded at once: more than processors would only take each other's time.
+fn encoders() -> usize {
+    std::thread::available_parallelism().map_or(4, |n| 2 * n.get()).clamp(4, 64)
+}
+
 /// The engine does not come back from a step.
 pub(crate) fn stuck() -> ApiError {
     ApiError::unavailable("engine_stuck", "the engine makes no progress; ask another server, and restart this one")
@@ -315,59 +361,4 @@ pub(crate) fn stuck() -> ApiError {
 /// Seconds since 1970.
 pub(crate) fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// The JSON object in a request's body.
-pub(crate) async fn json_body(app: &App, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, ApiError> {
-    long_json_body(app, headers, body).await.map(|(map, _)| map)
-}
-
-/// The same, and whether it is long.
-pub(crate) async fn long_json_body(
-    app: &App,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Map<String, Value>, bool), ApiError> {
-    let is_json =
-        |kind: &str| kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case("application/json"));
-    if let Some(kind) =
-        headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default()).filter(|kind| !is_json(kind))
-    {
-        let message =
-            format!("the content type is `{kind}`, it must be `application/json`; set the header `Content-Type`");
-        return Err(ApiError::bad("invalid_content_type", message));
-    }
-    let bytes = read_body(app, body).await?;
-    if bytes.len() <= SHORT_BYTES {
-        return Ok((object(&bytes)?, false));
-    }
-    Ok((App::off_thread(move || object(&bytes)).await?, true))
-}
-
-fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    match serde_json::from_slice(bytes) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(ApiError::bad(
-            "invalid_json",
-            format!("the body is {}, it must be a JSON object", error::brief(&other)),
-        )),
-        Err(error) => Err(ApiError::bad("invalid_json", format!("the body is not JSON: {error}"))),
-    }
-}
-
-async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
-    let limit = app.options.body_limit_bytes;
-    let Ok(outcome) = tokio::time::timeout(BODY_TIME, to_bytes(body, limit)).await else {
-        let message = format!("the body did not arrive within {} s; send it faster", BODY_TIME.as_secs());
-        return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message));
-    };
-    outcome.map_err(|error| {
-        let inner = std::error::Error::source(&error);
-        if inner.is_some_and(|e| e.is::<http_body_util::LengthLimitError>()) {
-            let message = format!("the body is larger than {limit} bytes, the limit of this server; send less");
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-        } else {
-            ApiError::bad("incomplete_body", format!("the body broke off: {error}"))
-        }
-    })
 }

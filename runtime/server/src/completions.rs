@@ -1,6 +1,7 @@
 //! `POST /v1/completions`: prompts as text or token ids, continued as they stand.
 
-use crate::app::{App, json_body, now_seconds};
+use crate::app::{App, now_seconds};
+use crate::body::json_body;
 use crate::chat::{matched_json, usage_json};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -41,7 +42,7 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, &headers, body).await?;
     let shared = app.clone();
-    let asked = App::off_thread(move || read(&shared, &body)).await?;
+    let asked = app.encoding(move || read(&shared, &body)).await?;
     let (echo, logprobs) = (asked.echo, asked.logprobs);
     let scores = |prompt_tokens: usize| {
         let from = if logprobs.is_some() { 1 } else { prompt_tokens };

@@ -1,6 +1,7 @@
 //! Routes for operators: giving requests up, forgetting what is cached.
 
-use crate::app::{App, json_body, stuck};
+use crate::app::{App, stuck};
+use crate::body::json_body;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::service::Whom;

@@ -1,7 +1,8 @@
 //! `POST /generate`: the native route of another server, for trainers and benchmarks that expect it. Streams repeat the
 //! text so far, unless `stream_output` asks for pieces.
 
-use crate::app::{App, json_body};
+use crate::app::App;
+use crate::body::{self, json_body};
 use crate::error::ApiError;
 use crate::fields::{Fields, token_id, wrong_type};
 use crate::format::format;
@@ -15,7 +16,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -69,7 +70,7 @@ pub(crate) async fn generate(
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, &headers, body).await?;
     let shared = app.clone();
-    let asked = App::off_thread(move || read(&shared, &body)).await?;
+    let asked = app.encoding(move || read(&shared, &body)).await?;
     let wanted = asked.wanted.clone();
     let scores = |_: usize| {
         let from = wanted.from.filter(|_| wanted.logprobs)?;
@@ -85,11 +86,14 @@ pub(crate) async fn generate(
         return Ok(sse::events(answers, spell));
     }
     while let Some(step) = answers.next().await? {
-        spell.take(step, answers.usage());
+        spell.take(step);
     }
-    let mut whole: Vec<Value> = (0..spell.choices.len()).map(|index| spell.object(index)).collect();
-    let body = if is_list { Value::Array(whole) } else { whole.pop().unwrap_or_default() };
-    Ok(Json(body).into_response())
+    let text = App::off_thread(move || {
+        let mut whole: Vec<Value> = (0..spell.choices.len()).map(|index| spell.object(index)).collect();
+        let body = if is_list { Value::Array(whole) } else { whole.pop().unwrap_or_default() };
+        Ok(body.to_string())
+    });
+    Ok(body::json_text(text.await?))
 }
 
 /// `GET /health_generate`: whether a token can be made right now.
@@ -218,12 +222,9 @@ impl Native {
         Native { app, rid, wanted, pieces, begun: Instant::now(), choices }
     }
 
-    fn take(&mut self, step: Step, usage: Usage) {
-        let one = self.choices.len() == 1;
+    fn take(&mut self, step: Step) {
         let Some(choice) = self.choices.get_mut(step.choice) else { return };
-        if one {
-            choice.cached_tokens = usage.cached_tokens;
-        }
+        choice.cached_tokens = step.cached_tokens;
         choice.tokens.extend(step.tokens);
         choice.scored.extend(step.scored);
         for event in step.events {
@@ -322,10 +323,10 @@ impl Spell for Native {
         Vec::new()
     }
 
-    fn step(&mut self, step: Step, usage: Usage) -> Vec<Frame> {
+    fn step(&mut self, step: Step, _: Usage) -> Vec<Frame> {
         let index = step.choice;
         let speaks = !step.events.is_empty() || !step.tokens.is_empty();
-        self.take(step, usage);
+        self.take(step);
         if speaks { vec![Frame::data(self.object(index))] } else { Vec::new() }
     }
 

@@ -14,6 +14,7 @@
 //! This is the only crate that knows HTTP or its JSON. Every public answer is described in `openapi.json`.
 
 mod app;
+mod body;
 mod chat;
 mod completions;
 mod control;

@@ -61,7 +61,11 @@ pub async fn serve(
         }
     };
     let going_down = async {
-        let mut finishing = pin!(connections.shutdown());
+        let mut finishing = pin!(async {
+            connections.shutdown().await;
+            // Nobody begins another by now.
+            app.background.closed().await;
+        });
         tokio::select! {
             () = &mut finishing => return,
             () = tokio::time::sleep(grace) => {}

@@ -228,6 +228,11 @@ pub(crate) fn never(_: &Value) -> bool {
     false
 }
 
+/// An empty list.
+pub(crate) fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
 pub(crate) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }

@@ -1,6 +1,7 @@
 //! What a request brings: one JSON object in its body.
 
-use crate::app::{App, long_json_body};
+use crate::app::App;
+use crate::body::long_json_body;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};

@@ -4,7 +4,9 @@ use crate::metrics::Metrics;
 use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Usage};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -31,6 +33,8 @@ impl Default for Door {
 
 /// How long the thread looks for new requests while a device computes.
 const POLL: Duration = Duration::from_micros(50);
+/// How often whoever waits looks whether the engine is stuck while it becomes so.
+const LOOKS: u32 = 64;
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
 /// What requests are told whose step broke off.
@@ -170,11 +174,12 @@ impl Service {
     pub(crate) async fn submit(&self, requests: Vec<Request>, rid: String) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(Order::Submit { requests, rid, reply }).map_err(|_| Turned::Stopped)?;
-        let answer = tokio::time::timeout(self.door.stuck, answer).await.map_err(|_| Turned::Stuck)?;
+        let answer = self.unless_stuck(answer).await.ok_or(Turned::Stuck)?;
         let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
         let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
         let Some(wait) = self.door.wait else { return Ok(generation) };
-        generation.first = generation.next().await.ok_or(Turned::Stopped)?;
+        let first = self.unless_stuck(generation.next()).await.ok_or(Turned::Stuck)?;
+        generation.first = first.ok_or(Turned::Stopped)?;
         if group.is_late.load(Ordering::Acquire) { Err(Turned::Late(wait)) } else { Ok(generation) }
     }
 
@@ -194,7 +199,22 @@ impl Service {
 
     /// The answer of the engine's thread, which comes between two steps.
     async fn answered<T>(&self, answer: oneshot::Receiver<T>) -> Option<T> {
-        tokio::time::timeout(self.door.stuck, answer).await.ok()?.ok()
+        self.unless_stuck(answer).await?.ok()
+    }
+
+    /// Waits until the engine is found stuck, however long that step has taken already when the waiting begins.
+    async fn unless_stuck<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+        let pause = (self.door.stuck / LOOKS).max(Duration::from_millis(1));
+        let mut answer = pin!(answer);
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Some(answer),
+                () = tokio::time::sleep(pause) => {}
+            }
+            if self.is_stuck() {
+                return None;
+            }
+        }
     }
 }
 

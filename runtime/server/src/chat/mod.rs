@@ -5,15 +5,15 @@ mod request;
 mod spell;
 
 use crate::app::App;
+use crate::body;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::params;
 use crate::payload::Payload;
 use crate::sse;
 use crate::turn::Turn;
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use spell::{Head, Style};
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, payload: Payload) -> Resul
         let choices = turn.len();
         return Ok(sse::events(turn.into(), spell::Chunks::new(app, head, style, streaming, choices)));
     }
-    let collected = turn.collect().await?;
-    Ok(Json(spell::whole(&app, &head, style, collected, turn.usage())).into_response())
+    let (collected, usage) = (turn.collect().await?, turn.usage());
+    // Log-probabilities can make it long.
+    let text = App::off_thread(move || Ok(spell::whole(&app, &head, style, collected, usage)));
+    Ok(body::json_text(text.await?))
 }

@@ -78,16 +78,29 @@ pub(crate) fn matched_json(matched: Option<&Matched>) -> Value {
     }
 }
 
-/// The whole answer as one object.
-pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected>, usage: Usage) -> Value {
-    let choices = choices.into_iter().enumerate().map(|(index, choice)| whole_choice(app, style, index, choice));
-    let mut whole = head.object("chat.completion", choices.collect());
+/// The whole answer as the text of one object. Log-probabilities are written one by one: as values they would take ten times
+/// as much memory.
+pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected>, usage: Usage) -> String {
+    let mut whole = head.object("chat.completion", Vec::new());
+    whole.shift_remove("choices");
     whole.insert("usage".into(), usage_json(usage));
     whole.insert("metadata".into(), json!({"weight_version": "default"}));
-    Value::Object(whole)
+    let mut text = open(Value::Object(whole)) + ",\"choices\":[";
+    for (index, choice) in choices.into_iter().enumerate() {
+        text.push_str(if index > 0 { "," } else { "" });
+        whole_choice(app, style, index, choice, &mut text);
+    }
+    text + "]}"
 }
 
-fn whole_choice(app: &App, style: Style, index: usize, choice: Collected) -> Value {
+/// The text of an object, up to where another key can follow.
+fn open(object: Value) -> String {
+    let mut text = object.to_string();
+    text.pop();
+    text
+}
+
+fn whole_choice(app: &App, style: Style, index: usize, choice: Collected, text: &mut String) {
     let word = choice.word().word();
     let (content, reasoning) = match style.separate_reasoning {
         true => (choice.content, choice.reasoning),
@@ -107,13 +120,23 @@ fn whole_choice(app: &App, style: Style, index: usize, choice: Collected) -> Val
         message.insert("tool_calls".into(), calls.collect());
     }
     let is_wanted = choice.tokens.iter().any(|token| token.logprob.is_some());
-    json!({
+    text.push_str(&open(json!({
         "index": index,
         "message": message,
-        "logprobs": if is_wanted { logprobs_json(app, &choice.tokens) } else { Value::Null },
         "finish_reason": word,
         "matched_stop": matched_json(choice.finish.as_ref().and_then(|finish| finish.matched.as_ref())),
-    })
+    })));
+    text.push_str(",\"logprobs\":");
+    if !is_wanted {
+        text.push_str("null}");
+        return;
+    }
+    text.push_str("{\"content\":[");
+    for (index, token) in choice.tokens.iter().enumerate() {
+        text.push_str(if index > 0 { "," } else { "" });
+        text.push_str(&logprobs::chat(app, token).to_string());
+    }
+    text.push_str("]}}");
 }
 
 fn logprobs_json(app: &App, tokens: &[SampledToken]) -> Value {

@@ -7,7 +7,7 @@ use crate::chat::effort;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::check_schema;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, never, refuse};
+use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, never, refuse};
 use crate::turn::{FieldNames, Format, TurnRequest};
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
@@ -89,10 +89,6 @@ fn format(fields: Fields<'_>, config: Option<&Map<String, Value>>) -> Result<For
     check_schema(&at_schema, schema)?;
     // This protocol promises the schema, so that what cannot be held is refused.
     Ok(Format::Held(GrammarSpec::JsonSchema { schema: schema.clone(), strict: true }))
-}
-
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// Whether edits only choose which reasoning of earlier turns is kept, about which the chat template decides.

@@ -1,6 +1,7 @@
 //! Arguments of a call while they come: the JSON text as it was written, and the text inside that a free-text tool is for.
 
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Arguments of one call.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +30,14 @@ impl Arguments {
     pub fn last_values(&self) -> String {
         let Some(pairs) = pairs(&self.json) else { return self.json.clone() };
         let mut kept: Vec<(&str, &str)> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for (key, value) in &pairs {
-            match kept.iter_mut().find(|(other, _)| other == key) {
+            match places.get(&**key).and_then(|at| kept.get_mut(*at)) {
                 Some(place) => place.1 = value,
-                None => kept.push((key, value)),
+                None => {
+                    places.insert(key, kept.len());
+                    kept.push((key, value));
+                }
             }
         }
         if kept.len() == pairs.len() {

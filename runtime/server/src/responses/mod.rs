@@ -55,7 +55,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, payload: Payload) -> Res
         app.responses.begin(weave.id(), weave.response(), previous, input, running);
     }
     if background {
-        return Ok(in_background(answers, weave, stream));
+        return Ok(in_background(&app, answers, weave, stream));
     }
     if stream {
         return Ok(sse::events(answers, weave));
@@ -100,10 +100,12 @@ async fn drive(
 }
 
 /// Answers at once and goes on in a task of its own.
-fn in_background(mut answers: Answers, mut weave: Weave, streams: bool) -> Response {
+fn in_background(app: &App, mut answers: Answers, mut weave: Weave, streams: bool) -> Response {
     let (listener, frames) = unbounded_channel();
     let begun = Value::Object(weave.response());
+    let counted = app.background.subscribe();
     tokio::spawn(async move {
+        let _counted = counted;
         // The error is in the stored response.
         let _ = drive(&mut answers, &mut weave, streams.then_some(listener)).await;
     });

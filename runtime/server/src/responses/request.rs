@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::{self, json_schema};
 use crate::ids;
-use crate::params::{self, MOST_LOGPROBS, ParamNames, Refused, is_false, is_one, never, refuse};
+use crate::params::{self, MOST_LOGPROBS, ParamNames, Refused, is_empty, is_false, is_one, never, refuse};
 use crate::turn::{FieldNames, Format, TurnRequest};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -56,10 +56,6 @@ const INCLUDED: [&str; 8] = [
 ];
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 const LOGPROBS: &str = "message.output_text.logprobs";
-
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
-}
 
 /// A request, read.
 pub(super) struct Asked {

@@ -103,7 +103,14 @@ async fn models_and_errors_are_as_described() {
     check(&schema("Tokens"), &post(&app, "/tokenize", json!({"prompt": "a b"})).await.json());
     check(&schema("Text"), &post(&app, "/detokenize", json!({"tokens": [5]})).await.json());
     check(&schema("InputTokens"), &post(&app, "/v1/responses/input_tokens", ask(json!({}))).await.json());
-    check(&schema("GenerateAnswer"), &post(&app, "/generate", json!({"text": "A"})).await.json());
+    let native = schema("GenerateAnswer");
+    let scored = json!({"text": "A", "return_logprob": true, "top_logprobs_num": 1, "sampling_params": {"n": 2}});
+    check(&native, &post(&app, "/generate", json!({"text": "A"})).await.json());
+    let several = post(&app, "/generate", scored.clone()).await.json();
+    several.as_array().unwrap().iter().for_each(|one| check(&native, one));
+    let events = post(&app, "/generate", with(scored, json!({"stream": true, "stream_output": true}))).await.events();
+    assert!(events.len() > 2);
+    events[..events.len() - 1].iter().for_each(|event| check(&native, &serde_json::from_str(event).unwrap()));
     let (error, own) = (schema("Error"), schema("MessagesError"));
     // Neither a name that is no text nor one as long as a body comes back as something else.
     for path in ["/v1/responses/%FF", "/v1/models/%FF", "/v1/responses/%FF/input_items"] {

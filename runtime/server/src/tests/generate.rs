@@ -64,6 +64,21 @@ async fn generate_takes_lists_and_stops() {
 }
 
 #[tokio::test]
+async fn each_choice_says_what_was_cached_of_its_prompt() {
+    let toy = Toy::new(facts(VOCAB, 16, 64, 64), Box::new(|_| Ok(certain(VOCAB, RETURN))));
+    let limits = Limits { context_tokens: Some(512), running: 4, ..Limits::default() };
+    let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
+    let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
+    let (known, other) = ((0..100).collect::<Vec<u32>>(), (100..200).collect::<Vec<u32>>());
+    let ask = |ids: Value| json!({"input_ids": ids, "sampling_params": {"max_new_tokens": 2}});
+    let cached = |reply: &Value| reply["meta_info"]["cached_tokens"].as_u64().unwrap();
+    assert_eq!(cached(&post(&app, "/generate", ask(json!(known))).await.json()), 0);
+    let both = post(&app, "/generate", ask(json!([other, known]))).await.json();
+    assert_eq!(cached(&both[0]), 0);
+    assert!(cached(&both[1]) >= 64, "{both}");
+}
+
+#[tokio::test]
 async fn texts_and_ids_turn_into_each_other() {
     let app = app("");
     let text = "Größe <|end|> 東京";

@@ -115,6 +115,19 @@ fn body() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A body that asks for an answer in a form, as each route says it.
+fn held() -> impl Strategy<Value = Value> {
+    (value(), value(), proptest::collection::vec((key(), value()), 0..2)).prop_map(|(spec, prompt, more)| {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": prompt, "max_tokens": 3,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": spec}},
+            "tools": [{"type": "function", "name": "f", "function": {"name": "f", "parameters": spec}, "parameters": spec}],
+        });
+        body.as_object_mut().unwrap().extend(more);
+        body
+    })
+}
+
 fn check(app: &Arc<App>, runtime: &tokio::runtime::Runtime, body: &[u8]) {
     const PATHS: [&str; 10] = [
         CHAT,
@@ -154,6 +167,17 @@ fn no_body_breaks_the_server() {
             Ok(())
         })
         .unwrap();
+    let held_app = app_with_options(scripted("ok"), Options::default());
+    let mut few = proptest::test_runner::TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(8),
+        ..ProptestConfig::with_cases(60)
+    });
+    few.run(&prop_oneof![body(), held()], |body| {
+        check(&held_app, &runtime, body.to_string().as_bytes());
+        Ok(())
+    })
+    .unwrap();
     let bytes = proptest::collection::vec(any::<u8>(), 0..60);
     runner
         .run(&bytes, |bytes| {

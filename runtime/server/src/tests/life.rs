@@ -40,7 +40,11 @@ pub(super) async fn open(server: &Server, body: Value) -> TcpStream {
 }
 
 pub(super) async fn connect(server: &Server, request: &str) -> TcpStream {
-    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    connect_to(server.address, request).await
+}
+
+async fn connect_to(address: std::net::SocketAddr, request: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
     socket
 }
@@ -125,6 +129,28 @@ async fn the_way_down_lets_running_requests_finish() {
     drop(permit);
     assert!(rest(running).await.contains("\"completion_tokens\":100"));
     server.task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_way_down_waits_for_responses_in_the_background() {
+    let (model, permit, steps) = endless();
+    let app = app_with(model);
+    let mut server = start(app.clone()).await;
+    let body = json!({"input": "Hi", "background": true, "max_output_tokens": 100});
+    let begun = post(&app, weave::RESPONSES, body).await.json();
+    until(|| steps.load(Ordering::SeqCst) > 0).await;
+    server.stop.send(()).unwrap();
+    until(|| app.is_draining.load(Ordering::SeqCst)).await;
+    // No connection is left, and still the server stands: it answers others meanwhile.
+    for _ in 0..20 {
+        let health = connect_to(server.address, "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        assert!(rest(health).await.starts_with("HTTP/1.1 503"));
+    }
+    assert!(!server.task.is_finished());
+    drop(permit);
+    (&mut server.task).await.unwrap().unwrap();
+    let path = format!("{}/{}", weave::RESPONSES, begun["id"].as_str().unwrap());
+    assert_ne!(get(&app, &path).await.json()["status"], "in_progress");
 }
 
 #[tokio::test(flavor = "multi_thread")]

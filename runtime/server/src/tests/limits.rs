@@ -4,7 +4,7 @@ use super::*;
 use crate::service::{Turned, Whom};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use text::grammar::Lane;
+use text::grammar::{GrammarSpec, Lane};
 
 async fn refusal(app: &Arc<App>, path: &str, body: Value) -> (u16, String, String) {
     let reply = post(app, path, body.clone()).await;
@@ -88,6 +88,30 @@ async fn texts_to_be_encoded_are_no_longer_and_no_more_than_prompts() {
     assert_eq!(post(&app, "/tokenize", json!({"prompt": vec!["a"; 1024]})).await.status, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn a_text_with_control_tokens_is_refused_as_a_whole() {
+    let app = app_with_options(scripted("one"), Options { sanitize_control_tokens: true, ..free() });
+    let longest = TEXT.tokenizer.longest_token_bytes().unwrap();
+    // Each piece would fit.
+    let text = format!("<|end|>{}", "x".repeat(200)).repeat(512 * longest / 200 + 1);
+    let reply = post(&app, CHAT, json!({"messages": [{"role": "user", "content": text}]})).await.json();
+    assert_eq!(reply["error"]["code"], "context_length_exceeded");
+    assert!(reply["error"]["message"].as_str().unwrap().contains(" bytes, 512 tokens of at most"), "{reply}");
+}
+
+#[tokio::test]
+async fn a_grammar_that_was_slow_once_may_be_asked_for_again() {
+    let app = app("one");
+    app.grammars.as_ref().unwrap().give_up(&GrammarSpec::Regex("one".into()));
+    let body = json!({"prompt": "A", "regex": "one", "max_tokens": 4});
+    let request = Request::post(TEXTS).header("content-type", "application/json").body(Body::from(body.to_string()));
+    let response = router(app).oneshot(request.unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.headers()["retry-after"], "10");
+    let said = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&said).unwrap()["error"]["code"], "grammar_too_slow");
+}
+
 #[test]
 fn prompts_are_counted_once_for_each_answer() {
     let app = app("");
@@ -111,6 +135,38 @@ async fn log_probabilities_of_a_request_have_an_end() {
     assert_eq!(open.status, StatusCode::OK, "{}", String::from_utf8_lossy(&open.body));
     let fewer = post(&app, CHAT, with(body, json!({"max_tokens": 1000}))).await;
     assert_eq!(fewer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&fewer.body));
+    // A response tells each of them several times.
+    let (most, path) = ((1 << 20) / 4 / 21, super::weave::RESPONSES);
+    for (tokens, status) in [(most, 200), (most + 1, 400)] {
+        let body = json!({"input": "Hi", "top_logprobs": 20, "max_output_tokens": tokens, "temperature": 0});
+        assert_eq!(refusal(&app, path, body).await.0, status, "{tokens}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_that_wait_to_be_encoded_take_no_threads_from_others() {
+    let app = app("one");
+    let places = u32::try_from(app.encoders.available_permits()).unwrap();
+    let taken = app.encoders.clone().acquire_many_owned(places).await.unwrap();
+    let bodies = [
+        (CHAT, chat_body(json!({"max_tokens": 4}))),
+        (TEXTS, json!({"prompt": "A"})),
+        ("/generate", json!({"text": "A"})),
+        ("/tokenize", json!({"prompt": "A"})),
+    ];
+    let waiting = bodies.map(|(path, body)| {
+        let app = app.clone();
+        tokio::spawn(async move { post(&app, path, body).await.status })
+    });
+    // What is read apart, but encodes nothing, goes on.
+    let long = json!({"tokens": vec![5; 20_000]});
+    assert_eq!(post(&app, "/detokenize", long).await.status, StatusCode::OK);
+    assert!(waiting.iter().all(|one| !one.is_finished()));
+    drop(taken);
+    for one in waiting {
+        assert_eq!(one.await.unwrap(), StatusCode::OK);
+    }
+    assert_eq!(app.encoders.available_permits(), places as usize);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,6 +242,46 @@ async fn a_step_that_does_not_come_back_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_comes_during_a_stuck_step_hears_so_when_it_is_found() {
+    let (model, permit, mut steps) = waiting();
+    let stuck = Duration::from_millis(300);
+    let app = behind(model, 4, Door { stuck, ..Door::default() });
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
+    let running = app.service.submit(vec![request()], "a".into()).await.unwrap();
+    steps.recv().await.unwrap();
+    health(&app, StatusCode::SERVICE_UNAVAILABLE).await;
+    // The step has taken that long already: nobody waits as long again.
+    tokio::select! {
+        biased;
+        outcome = app.service.submit(vec![request()], "b".into()) => assert!(matches!(outcome, Err(Turned::Stuck))),
+        () = tokio::time::sleep(stuck) => panic!("the waiting begins anew for each"),
+    }
+    drop((permit, running));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_is_no_sign_of_bad_health() {
+    let (model, permit, mut steps) = waiting();
+    let app = behind(model, 1, Door { queued: 1, ..Door::default() });
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
+    let running = app.service.submit(vec![request(), request()], "a".into()).await;
+    let running = match running {
+        Ok(running) => running,
+        Err(turned) => panic!("{turned:?}"),
+    };
+    steps.recv().await.unwrap();
+    permit.send(()).unwrap();
+    steps.recv().await.unwrap();
+    let reply = get(&app, "/health_generate").await;
+    assert_eq!((reply.status, reply.json()), (StatusCode::OK, json!({"status": "busy"})));
+    drop(permit);
+    drop(running);
+    while get(&app, "/health_generate").await.json()["status"] != "ok" {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_belong_to_one_request_at_a_time() {
     let (model, permit, mut steps) = waiting();
     let app = behind(model, 1, Door::default());
@@ -239,8 +335,14 @@ async fn who_waits_too_long_is_turned_away_before_a_stream_begins() {
     let door = Door { wait: Some(Duration::from_millis(5)), ..Door::default() };
     let service = Service::behind(Engine::new(toy, limits).unwrap(), door).unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
-    let long = engine::Request { prompt: vec![1], max_tokens: Some(1 << 19), ..engine::Request::default() };
-    let running = app.submit(vec![long], "a".into(), "prompt", "max_tokens").await.unwrap();
+    // Where the machine is busy, even the first may come too late once.
+    let running = loop {
+        let long = engine::Request { prompt: vec![1], max_tokens: Some(1 << 19), ..engine::Request::default() };
+        match app.submit(vec![long], "a".into(), "prompt", "max_tokens").await {
+            Ok(running) => break running,
+            Err(error) => assert_eq!(error.code, "waited_too_long"),
+        }
+    };
     for stream in [false, true] {
         for (path, body) in [(TEXTS, json!({"prompt": "A", "n": 2})), (CHAT, chat_body(json!({})))] {
             let request = Request::post(path).header("content-type", "application/json");

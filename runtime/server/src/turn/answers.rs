@@ -39,7 +39,8 @@ pub(crate) struct Answers {
     failed: Option<ApiError>,
     per_prompt: usize,
     prompt_tokens: usize,
-    cached_tokens: usize,
+    /// Tokens of each choice's prompt that were in the cache.
+    cached_tokens: Vec<usize>,
 }
 
 /// A choice as a whole.
@@ -118,7 +119,8 @@ impl Answers {
             }
         }
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
-        Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens: 0 })
+        let cached_tokens = vec![0; readers.len()];
+        Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens })
     }
 
     /// Their names in the engine, by which they can be given up.
@@ -135,7 +137,7 @@ impl Answers {
     pub fn usage(&self) -> Usage {
         Usage {
             prompt_tokens: self.prompt_tokens,
-            cached_tokens: self.cached_tokens,
+            cached_tokens: self.cached_tokens.iter().step_by(self.per_prompt).sum(),
             completion_tokens: self.readers.iter().map(Reader::completion_tokens).sum(),
             reasoning_tokens: self.readers.iter().map(Reader::reasoning_tokens).sum(),
         }
@@ -188,6 +190,9 @@ impl Answers {
                 break;
             }
         }
+        for step in &mut steps {
+            step.cached_tokens = self.cached_tokens.get(step.choice).copied().unwrap_or(0);
+        }
         self.ready.extend(steps.into_iter().filter(|step| !step.is_empty()));
     }
 
@@ -195,8 +200,8 @@ impl Answers {
         let Some(reader) = self.readers.get_mut(choice) else { return Ok(()) };
         match event {
             Event::Started { cached_tokens, .. } => {
-                if choice.is_multiple_of(self.per_prompt) {
-                    self.cached_tokens += cached_tokens;
+                if let Some(place) = self.cached_tokens.get_mut(choice) {
+                    *place = cached_tokens;
                 }
             }
             Event::Scored { tokens, .. } => step.scored.extend(tokens),

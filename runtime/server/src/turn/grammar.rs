@@ -30,6 +30,8 @@ pub(crate) async fn held_by(
     Ok(Some(HeldBy { grammar, held }))
 }
 
+/// When a wish that was too slow may be tried again.
+const AGAIN_SECONDS: u64 = 10;
 /// How long a request waits for a place among those who compile.
 const PLACE_TIME: Duration = Duration::from_secs(2);
 
@@ -155,6 +157,11 @@ fn refused(error: &GrammarError, names: FieldNames) -> ApiError {
     let message = error.to_string();
     match error {
         GrammarError::Busy { .. } => ApiError::unavailable("grammars_busy", message),
+        // What was slow once may have met a busy machine.
+        GrammarError::Slow { times: 1, .. } => {
+            let error = ApiError::unavailable("grammar_too_slow", message);
+            ApiError { retry_after_seconds: Some(AGAIN_SECONDS), ..error }
+        }
         GrammarError::Tokenizer { .. } => unable(error, names),
         _ => ApiError::field(param(error.place(), names), "invalid_grammar", message),
     }

@@ -89,6 +89,8 @@ pub(crate) struct Step {
     pub spoken: Vec<(usize, SampledToken)>,
     /// Scored tokens of the prompt, in order.
     pub scored: Vec<SampledToken>,
+    /// Tokens of this choice's prompt that were in the cache.
+    pub cached_tokens: usize,
 }
 
 impl Step {

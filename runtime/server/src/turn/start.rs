@@ -41,8 +41,8 @@ impl Turn {
     }
 
     async fn prompt(app: &Arc<App>, request: &Arc<TurnRequest>) -> Result<Prompt, ApiError> {
-        let (app, request) = (app.clone(), request.clone());
-        App::off_thread(move || prompt(&app, &request)).await
+        let (shared, request) = (app.clone(), request.clone());
+        app.encoding(move || prompt(&shared, &request)).await
     }
 
     /// All that is left of all choices.

@@ -2,7 +2,7 @@
 
 use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
-use super::wishes::{Identities, Wishes};
+use super::wishes::{Found, Identities, Wishes};
 use super::writer::Budget;
 use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, lower};
 use crate::Tokenizer;
@@ -144,11 +144,11 @@ impl Compiler {
         let identity = inner.identities.of(spec);
         let found = inner.wishes().find(identity)?;
         Some(match found {
-            Some(grammar) => {
+            Found::Grammar(grammar) => {
                 inner.used(&grammar);
                 Ok(grammar)
             }
-            None => Err(inner.too_slow()),
+            Found::Slow(times) => Err(inner.too_slow(times)),
         })
     }
 
@@ -165,10 +165,13 @@ impl Compiler {
         let spec = Arc::clone(spec);
         let work = move || {
             let inner = &place.inner;
-            let outcome = inner.compile(&spec);
-            if let Ok(grammar) = &outcome {
-                let identity = inner.identities.of(&spec);
-                inner.wishes().met(identity, &spec, grammar);
+            let mut outcome = inner.compile(&spec);
+            // Reading a long wish takes time, so it is not done under the lock.
+            let identity = inner.identities.of(&spec);
+            match &mut outcome {
+                Ok(grammar) => inner.wishes().met(identity, &spec, grammar),
+                Err(GrammarError::Slow { times, .. }) => *times = inner.wishes().gave_up(identity, &spec),
+                Err(_) => {}
             }
             drop((place, held));
             tell(outcome);
@@ -177,11 +180,12 @@ impl Compiler {
         thread.spawn(work).map(drop).map_err(|_| GrammarError::Busy { running, limit })
     }
 
-    /// Nobody waits for this wish any longer: until it is compiled after all, it is refused at once. The error that says so.
+    /// Nobody waits for this wish any longer: until it is compiled after all, it is refused at once for a while, each time for
+    /// a longer one. The error that says so.
     pub fn give_up(&self, spec: &GrammarSpec) -> GrammarError {
         let identity = self.0.identities.of(spec);
-        self.0.wishes().gave_up(identity, spec);
-        self.0.too_slow()
+        let times = self.0.wishes().gave_up(identity, spec);
+        self.0.too_slow(times)
     }
 
     /// Finds among the kept, or compiles. Blocks for at most [`Limits::time`]; work is done on a thread of its own and
@@ -277,8 +281,8 @@ impl Inner {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn too_slow(&self) -> GrammarError {
-        GrammarError::Slow { place: "grammar".to_owned(), limit_ms: self.limits.time.as_millis() as u64 }
+    fn too_slow(&self, times: u32) -> GrammarError {
+        GrammarError::Slow { place: "grammar".to_owned(), limit_ms: self.limits.time.as_millis() as u64, times }
     }
 
     /// A grammar was wished for again.

@@ -36,13 +36,15 @@ pub enum GrammarError {
         /// The most that is allowed.
         limit: String,
     },
-    /// Compiling did not end in time.
-    #[error("X0304: `{place}`: compiling took more than {limit_ms} ms; simplify it")]
+    /// Compiling did not end in time: the machine may have been busy at first, not again and again.
+    #[error("X0304: `{place}`: compiling took more than {limit_ms} ms; simplify it, or try again later")]
     Slow {
         /// Path in the request's own terms.
         place: String,
         /// The limit.
         limit_ms: u64,
+        /// How many times so far.
+        times: u32,
     },
     /// All places where grammars are compiled are taken.
     #[error("X0305: {running} grammars are being compiled, the limit is {limit}; try again later")]

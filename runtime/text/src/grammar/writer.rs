@@ -60,7 +60,7 @@ impl Budget {
         if Instant::now() < self.until {
             return Ok(());
         }
-        Err(GrammarError::Slow { place: place.to_owned(), limit_ms: self.time.as_millis() as u64 })
+        Err(GrammarError::Slow { place: place.to_owned(), limit_ms: self.time.as_millis() as u64, times: 1 })
     }
 }
 
