@@ -1,4 +1,4 @@
-// ---- m_rows_24b4d40b.cu
+// ---- m_rows_745cae55.cu
 // region `m` (rows)
 // rows [T], a group of 8 elements a thread
 //   const int* p0: i32[T] pos
@@ -6,7 +6,8 @@
 #include "cache.cuh"
 
 constexpr int LANES = 1;
-extern "C" __global__ void __launch_bounds__(256) m_rows_24b4d40b(const int rows, const int* p0, float* p1) {
+extern "C" __global__ void __launch_bounds__(256) m_rows_745cae55(const int rows, const int* p0, float* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -25,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) m_rows_24b4d40b(const int rows
   if (lane == 0) store(p1 + (u64)i1, n4);
 }
 
-// ---- s_rows_18ed106a.cu
+// ---- s_rows_eb503b7d.cu
 // region `s` (rows)
 // rows [T], a group of 8 elements a thread
 //   const int* p0: i32[T] pos
@@ -35,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(256) m_rows_24b4d40b(const int rows
 
 constexpr int LANES = 2;
 __constant__ const float literal0[16] = {1.0f, 0.56234133f, 0.31622776f, 0.17782794f, 0.1f, 0.05623413f, 0.03162278f, 0.017782794f, 0.01f, 0.0056234132f, 0.0031622779f, 0.0017782794f, 0.001f, 0.0005623413f, 0.0003162278f, 0.00017782794f};
-extern "C" __global__ void __launch_bounds__(256) s_rows_18ed106a(const int rows, const int* p0, float* p1, float* p2) {
+extern "C" __global__ void __launch_bounds__(256) s_rows_eb503b7d(const int rows, const int* p0, float* p1, float* p2) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -63,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) s_rows_18ed106a(const int rows
   }
 }
 
-// ---- norm_rows_09dc77a6.cu
+// ---- norm_rows_32ac1590.cu
 // region `norm` (rows)
 // rows [T], 32 threads a row
 //   const int* p0: i32[T] tokens
@@ -74,9 +76,11 @@ extern "C" __global__ void __launch_bounds__(256) s_rows_18ed106a(const int rows
 #include "cache.cuh"
 
 constexpr int LANES = 32;
-extern "C" __global__ void __launch_bounds__(128) norm_rows_09dc77a6(const int rows, const int* p0, const bf16* p1, bf16* p2, const bf16* p3, bf16* p4) {
+extern "C" __global__ void __launch_bounds__(256) norm_rows_32ac1590(const int rows, const int* p0, const bf16* p1, bf16* p2, const bf16* p3, bf16* p4) {
+  wait_for_earlier();
+  if (blockIdx.x * 8 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 4 + sub;
+  const int wanted = blockIdx.x * 8 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
@@ -133,29 +137,62 @@ extern "C" __global__ void __launch_bounds__(128) norm_rows_09dc77a6(const int r
   }
 }
 
-// ---- attention_k_3_matmul_876ff62b.cu
+// ---- attention_k_3_matmul_16_bf4aa8fd.cu
 // region `attention.k#3` (matmul)
 // f32[T, q.k.v.gate] from bf16[T, hidden], bf16[q.k.v.gate, hidden]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 896, 192, 1, 1, 8, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) attention_k_3_matmul_876ff62b(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<896, 192, 1, 1, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_k_3_matmul_16_bf4aa8fd(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
 
-// ---- attention_k_3_matmul_tiles_1afd38c3.cu
+// ---- attention_k_3_matmul_32_febf6a4f.cu
 // region `attention.k#3` (matmul)
 // f32[T, q.k.v.gate] from bf16[T, hidden], bf16[q.k.v.gate, hidden]
-#include "tiles.cuh"
+#include "stream.cuh"
 
-using Core = Tiles<896, 192, 1, 1>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) attention_k_3_matmul_tiles_1afd38c3(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<896, 192, 1, 1, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_k_3_matmul_32_febf6a4f(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
 
-// ---- attention_k_3_rows_20cfcf13.cu
+// ---- attention_k_3_matmul_64_572e3d12.cu
+// region `attention.k#3` (matmul)
+// f32[T, q.k.v.gate] from bf16[T, hidden], bf16[q.k.v.gate, hidden]
+#include "stream.cuh"
+
+using Core = Stream<896, 192, 1, 1, 64, 8, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_k_3_matmul_64_572e3d12(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213648, "a block");
+
+// ---- attention_k_3_matmul_128_3de306e6.cu
+// region `attention.k#3` (matmul)
+// f32[T, q.k.v.gate] from bf16[T, hidden], bf16[q.k.v.gate, hidden]
+#include "stream.cuh"
+
+using Core = Stream<896, 192, 1, 1, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_k_3_matmul_128_3de306e6(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- attention_k_3_matmul_256_ef298b81.cu
+// region `attention.k#3` (matmul)
+// f32[T, q.k.v.gate] from bf16[T, hidden], bf16[q.k.v.gate, hidden]
+#include "stream.cuh"
+
+using Core = Stream<896, 192, 1, 1, 256, 4, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_k_3_matmul_256_ef298b81(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213584, "a block");
+
+// ---- attention_k_3_rows_97665896.cu
 // region `attention.k#3` (matmul)
 // rows [T, heads], 4 threads a row
 //   const float* p0: scratch
@@ -163,12 +200,30 @@ static_assert(Core::THREADS == 256, "threads");
 //   const float* p2: f32[T, half] c
 //   const float* p3: f32[T, half] s
 //   bf16* p4: bf16[T, heads, head_dim] attention.q#3
+// region `attention.k#3` (matmul)
+// rows [T, kv_heads], 4 threads a row
+//   const int* p2: i32[T] pos
+//   const float* p3: scratch
+//   const bf16* p4: bf16[head_dim] k_norm
+//   const float* p5: f32[T, half] c
+//   const float* p6: f32[T, half] s
+// region `attention.k#3` (matmul)
+// rows [T, kv_heads], a group of 8 elements a thread
+//   const int* p2: i32[T] pos
+//   const float* p3: scratch
+// region `attention.k#3` (matmul)
+// rows [T, heads], a group of 8 elements a thread
+//   const float* p0: scratch
+//   bf16* p1: bf16[T, heads, head_dim] attention.g
 #include "cache.cuh"
 
+namespace part0 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_20cfcf13(const int rows, const float* p0, const bf16* p1, const float* p2, const float* p3, bf16* p4) {
+DEVICE void run(const int rows, const float* p0, const bf16* p1, const float* p2, const float* p3, bf16* p4) {
+  wait_for_earlier();
+  if (blockIdx.x * 64 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 32 + sub;
+  const int wanted = blockIdx.x * 64 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 12;  // T
@@ -202,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_20cfcf13(co
   const float n7 = v8;
   const float v9 = quotient(1.0f, n7);
   const float n8 = v9;
-  __shared__ float s11[32][32];
+  __shared__ float s11[64][32];
   // stage 2: 32 elements
 #pragma unroll
   for (int j = 0; j < 1; ++j) {
@@ -235,21 +290,14 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_20cfcf13(co
     }
   }
 }
-
-// ---- attention_k_3_rows_dcf56c66.cu
-// region `attention.k#3` (matmul)
-// rows [T, kv_heads], 4 threads a row
-//   const int* p2: i32[T] pos
-//   const float* p3: scratch
-//   const bf16* p4: bf16[head_dim] k_norm
-//   const float* p5: f32[T, half] c
-//   const float* p6: f32[T, half] s
-#include "cache.cuh"
-
+}
+namespace part1 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_dcf56c66(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, const bf16* p4, const float* p5, const float* p6, bf16* p7) {
+DEVICE void run(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, const bf16* p4, const float* p5, const float* p6, bf16* p7) {
+  wait_for_earlier();
+  if (blockIdx.x * 64 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 32 + sub;
+  const int wanted = blockIdx.x * 64 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 2;  // T
@@ -286,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_dcf56c66(co
   const float n7 = v9;
   const float v10 = quotient(1.0f, n7);
   const float n8 = v10;
-  __shared__ float s11[32][32];
+  __shared__ float s11[64][32];
   // stage 2: 32 elements
 #pragma unroll
   for (int j = 0; j < 1; ++j) {
@@ -319,16 +367,11 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_3_rows_dcf56c66(co
     }
   }
 }
-
-// ---- attention_k_3_rows_aad56621.cu
-// region `attention.k#3` (matmul)
-// rows [T, kv_heads], a group of 8 elements a thread
-//   const int* p2: i32[T] pos
-//   const float* p3: scratch
-#include "cache.cuh"
-
+}
+namespace part2 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(256) attention_k_3_rows_aad56621(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, bf16* p4) {
+DEVICE void run(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, bf16* p4) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -353,16 +396,11 @@ extern "C" __global__ void __launch_bounds__(256) attention_k_3_rows_aad56621(co
     }
   }
 }
-
-// ---- attention_k_3_rows_547bddf8.cu
-// region `attention.k#3` (matmul)
-// rows [T, heads], a group of 8 elements a thread
-//   const float* p0: scratch
-//   bf16* p1: bf16[T, heads, head_dim] attention.g
-#include "cache.cuh"
-
+}
+namespace part3 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(256) attention_k_3_rows_547bddf8(const int rows, const float* p0, bf16* p1) {
+DEVICE void run(const int rows, const float* p0, bf16* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -384,20 +422,51 @@ extern "C" __global__ void __launch_bounds__(256) attention_k_3_rows_547bddf8(co
     }
   }
 }
+}
+extern "C" __global__ void __launch_bounds__(256) attention_k_3_rows_97665896(const int rows_0, const float* p0_0, const bf16* p1_0, const float* p2_0, const float* p3_0, bf16* p4_0, const int rows_1, const Steps* p0_1, const i64 x1_1, const int* p2_1, const float* p3_1, const bf16* p4_1, const float* p5_1, const float* p6_1, bf16* p7_1, const int rows_2, const Steps* p0_2, const i64 x1_2, const int* p2_2, const float* p3_2, bf16* p4_2, const int rows_3, const float* p0_3, bf16* p1_3) {
+  if (blockIdx.y == 0) part0::run(rows_0, p0_0, p1_0, p2_0, p3_0, p4_0);
+  if (blockIdx.y == 1) part1::run(rows_1, p0_1, x1_1, p2_1, p3_1, p4_1, p5_1, p6_1, p7_1);
+  if (blockIdx.y == 2) part2::run(rows_2, p0_2, x1_2, p2_2, p3_2, p4_2);
+  if (blockIdx.y == 3) part3::run(rows_3, p0_3, p1_3);
+}
 
-// ---- attention_o_attend_afdc6a5c.cu
+// ---- attention_o_attend_66848c67.cu
 // region `attention.o` (attend)
 // f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
-#include "attend.cuh"
+#include "attend_tiles.cuh"
 
-using Core = Attend<bf16, bf16, float, 12, 6, 32, 64, false, 4>;
+using Core = Decode<12, 6, 32, 64, false, 1>;
 using Cache = CacheLayout<64, 49152, 32, 2048, 4096>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) attention_o_attend_afdc6a5c(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_66848c67(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows, float* parts, u32* tickets) {
+  Core::run<Cache>(q, pool, steps, 1, slot, at, sink, scale, out, rows, parts, tickets);
+}
+static_assert(Core::THREADS == 128 && Core::SHARED == 20480, "a block");
+
+// ---- attention_o_attend_dd4727d4.cu
+// region `attention.o` (attend)
+// f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
+#include "attend_tiles.cuh"
+
+using Core = Decode<12, 6, 32, 64, false, 8>;
+using Cache = CacheLayout<64, 49152, 32, 2048, 4096>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_dd4727d4(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows, float* parts, u32* tickets) {
+  Core::run<Cache>(q, pool, steps, 1, slot, at, sink, scale, out, rows, parts, tickets);
+}
+static_assert(Core::THREADS == 128 && Core::SHARED == 20480, "a block");
+
+// ---- attention_o_attend_prompt_ed58cc0a.cu
+// region `attention.o` (attend)
+// f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
+#include "attend_tiles.cuh"
+
+using Core = Prefill<12, 6, 32, 64, false>;
+using Cache = CacheLayout<64, 49152, 32, 2048, 4096>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_prompt_ed58cc0a(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {
   Core::run<Cache>(q, pool, steps, 1, slot, at, sink, scale, out, rows);
 }
-static_assert(Core::THREADS == 128, "threads");
+static_assert(Core::THREADS == 256 && Core::SHARED == 20480, "a block");
 
-// ---- attention_o_rows_befb6d4a.cu
+// ---- attention_o_rows_22c0bacb.cu
 // region `attention.o` (attend)
 // rows [T, heads], a group of 8 elements a thread
 //   const float* p0: scratch
@@ -407,7 +476,8 @@ static_assert(Core::THREADS == 128, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(256) attention_o_rows_befb6d4a(const int rows, const float* p0, const bf16* p1, const bf16* p2, bf16* p3) {
+extern "C" __global__ void __launch_bounds__(256) attention_o_rows_22c0bacb(const int rows, const float* p0, const bf16* p1, const bf16* p2, bf16* p3) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -450,29 +520,62 @@ extern "C" __global__ void __launch_bounds__(256) attention_o_rows_befb6d4a(cons
   }
 }
 
-// ---- h_matmul_5571955b.cu
+// ---- h_matmul_16_6265dbd7.cu
 // region `h` (matmul)
 // f32[T, hidden] from bf16[T, heads, head_dim], bf16[hidden, heads, head_dim]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 192, 384, 1, 1, 8, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) h_matmul_5571955b(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<192, 384, 1, 1, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) h_matmul_16_6265dbd7(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
 
-// ---- h_matmul_tiles_f820769a.cu
+// ---- h_matmul_32_fca37a7f.cu
 // region `h` (matmul)
 // f32[T, hidden] from bf16[T, heads, head_dim], bf16[hidden, heads, head_dim]
-#include "tiles.cuh"
+#include "stream.cuh"
 
-using Core = Tiles<192, 384, 1, 1>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) h_matmul_tiles_f820769a(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<192, 384, 1, 1, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) h_matmul_32_fca37a7f(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
 
-// ---- h_rows_4cd7579d.cu
+// ---- h_matmul_64_d50935d7.cu
+// region `h` (matmul)
+// f32[T, hidden] from bf16[T, heads, head_dim], bf16[hidden, heads, head_dim]
+#include "stream.cuh"
+
+using Core = Stream<192, 384, 1, 1, 64, 8, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) h_matmul_64_d50935d7(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213648, "a block");
+
+// ---- h_matmul_128_f8aaffad.cu
+// region `h` (matmul)
+// f32[T, hidden] from bf16[T, heads, head_dim], bf16[hidden, heads, head_dim]
+#include "stream.cuh"
+
+using Core = Stream<192, 384, 1, 1, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) h_matmul_128_f8aaffad(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- h_matmul_256_3bf5cbdc.cu
+// region `h` (matmul)
+// f32[T, hidden] from bf16[T, heads, head_dim], bf16[hidden, heads, head_dim]
+#include "stream.cuh"
+
+using Core = Stream<192, 384, 1, 1, 256, 4, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) h_matmul_256_3bf5cbdc(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213584, "a block");
+
+// ---- h_rows_bd11d95d.cu
 // region `h` (matmul)
 // rows [T], 32 threads a row
 //   const float* p0: scratch
@@ -486,9 +589,11 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 32;
-extern "C" __global__ void __launch_bounds__(128) h_rows_4cd7579d(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, const bf16* p5, bf16* p6, bf16* p7) {
+extern "C" __global__ void __launch_bounds__(256) h_rows_bd11d95d(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, const bf16* p5, bf16* p6, bf16* p7) {
+  wait_for_earlier();
+  if (blockIdx.x * 8 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 4 + sub;
+  const int wanted = blockIdx.x * 8 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
@@ -606,29 +711,62 @@ extern "C" __global__ void __launch_bounds__(128) h_rows_4cd7579d(const int rows
   }
 }
 
-// ---- dense_h_matmul_7db2fc43.cu
+// ---- dense_h_matmul_16_931db5bb.cu
 // region `dense.h` (matmul)
 // f32[T, ffn_gate.ffn_up] from bf16[T, hidden], bf16[ffn_gate.ffn_up, hidden]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 768, 192, 2, 8, 8, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) dense_h_matmul_7db2fc43(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<768, 192, 2, 8, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) dense_h_matmul_16_931db5bb(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
 
-// ---- dense_h_matmul_tiles_0d78646a.cu
+// ---- dense_h_matmul_32_c4ba9aa9.cu
 // region `dense.h` (matmul)
 // f32[T, ffn_gate.ffn_up] from bf16[T, hidden], bf16[ffn_gate.ffn_up, hidden]
-#include "tiles.cuh"
+#include "stream.cuh"
 
-using Core = Tiles<768, 192, 2, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) dense_h_matmul_tiles_0d78646a(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<768, 192, 2, 8, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) dense_h_matmul_32_c4ba9aa9(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
 
-// ---- dense_h_rows_ea1d088d.cu
+// ---- dense_h_matmul_64_750a1548.cu
+// region `dense.h` (matmul)
+// f32[T, ffn_gate.ffn_up] from bf16[T, hidden], bf16[ffn_gate.ffn_up, hidden]
+#include "stream.cuh"
+
+using Core = Stream<768, 192, 2, 8, 64, 8, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) dense_h_matmul_64_750a1548(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213648, "a block");
+
+// ---- dense_h_matmul_128_a349bd90.cu
+// region `dense.h` (matmul)
+// f32[T, ffn_gate.ffn_up] from bf16[T, hidden], bf16[ffn_gate.ffn_up, hidden]
+#include "stream.cuh"
+
+using Core = Stream<768, 192, 2, 8, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) dense_h_matmul_128_a349bd90(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- dense_h_matmul_256_ec42ffd0.cu
+// region `dense.h` (matmul)
+// f32[T, ffn_gate.ffn_up] from bf16[T, hidden], bf16[ffn_gate.ffn_up, hidden]
+#include "stream.cuh"
+
+using Core = Stream<768, 192, 2, 8, 256, 4, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) dense_h_matmul_256_ec42ffd0(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213584, "a block");
+
+// ---- dense_h_rows_8cf41c79.cu
 // region `dense.h` (matmul)
 // rows [T], a group of 8 elements a thread
 //   const float* p0: scratch
@@ -636,7 +774,8 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 48;
-extern "C" __global__ void __launch_bounds__(256) dense_h_rows_ea1d088d(const int rows, const float* p0, bf16* p1) {
+extern "C" __global__ void __launch_bounds__(256) dense_h_rows_8cf41c79(const int rows, const float* p0, bf16* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -666,7 +805,7 @@ extern "C" __global__ void __launch_bounds__(256) dense_h_rows_ea1d088d(const in
   }
 }
 
-// ---- next_norm_rows_58086a59.cu
+// ---- next_norm_rows_e258751f.cu
 // region `next.norm` (matmul)
 // rows [T], 32 threads a row
 //   const float* p0: scratch
@@ -680,9 +819,11 @@ extern "C" __global__ void __launch_bounds__(256) dense_h_rows_ea1d088d(const in
 #include "cache.cuh"
 
 constexpr int LANES = 32;
-extern "C" __global__ void __launch_bounds__(128) next_norm_rows_58086a59(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, const bf16* p5, bf16* p6, bf16* p7) {
+extern "C" __global__ void __launch_bounds__(256) next_norm_rows_e258751f(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, const bf16* p5, bf16* p6, bf16* p7) {
+  wait_for_earlier();
+  if (blockIdx.x * 8 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 4 + sub;
+  const int wanted = blockIdx.x * 8 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
@@ -800,7 +941,7 @@ extern "C" __global__ void __launch_bounds__(128) next_norm_rows_58086a59(const 
   }
 }
 
-// ---- combine_rs_2_rows_c0353e64.cu
+// ---- combine_rs_2_rows_1476d584.cu
 // region `combine.rs#2` (matmul)
 // rows [T], 32 threads a row
 //   const float* p0: scratch
@@ -815,9 +956,11 @@ extern "C" __global__ void __launch_bounds__(128) next_norm_rows_58086a59(const 
 #include "cache.cuh"
 
 constexpr int LANES = 32;
-extern "C" __global__ void __launch_bounds__(128) combine_rs_2_rows_c0353e64(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, float x5, const bf16* p6, bf16* p7, bf16* p8) {
+extern "C" __global__ void __launch_bounds__(256) combine_rs_2_rows_1476d584(const int rows, const float* p0, const bf16* p1, float x2, const bf16* p3, float x4, float x5, const bf16* p6, bf16* p7, bf16* p8) {
+  wait_for_earlier();
+  if (blockIdx.x * 8 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 4 + sub;
+  const int wanted = blockIdx.x * 8 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
@@ -950,7 +1093,7 @@ extern "C" __global__ void __launch_bounds__(Core::THREADS) sparse_w_route_63a4a
 }
 static_assert(Core::THREADS == 256, "threads");
 
-// ---- sparse_w_rows_c665e49c.cu
+// ---- sparse_w_rows_efe645b4.cu
 // region `sparse.w` (route)
 // rows [T], 2 threads a row
 //   const float* p0: scratch
@@ -960,13 +1103,15 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 2;
-extern "C" __global__ void __launch_bounds__(128) sparse_w_rows_c665e49c(const int rows, const float* p0, const float* p1, float* p2, int* p3) {
+extern "C" __global__ void __launch_bounds__(256) sparse_w_rows_efe645b4(const int rows, const float* p0, const float* p1, float* p2, int* p3) {
+  wait_for_earlier();
+  if (blockIdx.x * 128 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 64 + sub;
+  const int wanted = blockIdx.x * 128 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
-  __shared__ float s0[64][16];
+  __shared__ float s0[128][16];
   // stage 0: 16 elements
 #pragma unroll
   for (int j = 0; j < 1; ++j) {
@@ -981,7 +1126,7 @@ extern "C" __global__ void __launch_bounds__(128) sparse_w_rows_c665e49c(const i
     }
   }
   group_sync<LANES>();
-  __shared__ float s3[64][8];
+  __shared__ float s3[128][8];
   for (int at = lane; at < 16; at += LANES) {
     const int i4 = at / 4 % 4;  // groups
     const int i5 = at / 1 % 4;  // member
@@ -991,7 +1136,7 @@ extern "C" __global__ void __launch_bounds__(128) sparse_w_rows_c665e49c(const i
     if (rank < 2) s3[sub][i4 * 2 + rank] = v10_sparse_route_choice;
   }
   group_sync<LANES>();
-  __shared__ float s4[64][4];
+  __shared__ float s4[128][4];
   // stage 2: 4 elements
 #pragma unroll
   for (int j = 0; j < 1; ++j) {
@@ -1006,13 +1151,13 @@ extern "C" __global__ void __launch_bounds__(128) sparse_w_rows_c665e49c(const i
     }
   }
   group_sync<LANES>();
-  __shared__ int s5[64][4];
+  __shared__ int s5[128][4];
   for (int at = lane; at < 4; at += LANES) {
     const int i13 = at / 1 % 4;  // groups
     s5[sub][i13] = rank_in_thread<4>([&](int q14) { return s4[sub][q14]; }, i13) < 2;
   }
   group_sync<LANES>();
-  __shared__ int s8[64][4];
+  __shared__ int s8[128][4];
   for (int at = lane; at < 16; at += LANES) {
     const int i15 = at / 1 % 16;  // experts
     const int rank = rank_in_thread<16>([&](int q16) { const int i17 = (q16) / 4 % 4; const int i18 = (q16) / 1 % 4; const float m19 = load(p1 + (u64)i17 * 4 + (u64)i18); const float v20_sparse_route_choice = s0[sub][i17 * 4 + i18] + m19; const float v21 = (s5[sub][i17] != 0) ? v20_sparse_route_choice : from_bits(0xff800000u); return v21; }, i15);
@@ -1071,18 +1216,84 @@ extern "C" __global__ void __launch_bounds__(128) sparse_w_rows_c665e49c(const i
   }
 }
 
-// ---- sparse_expert_grouped_matmul_280483f8.cu
+// ---- sparse_expert_grouped_matmul_sort_1e409c96.cu
 // region `sparse.expert` (grouped_matmul)
 // f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 192, 192, 2, 8, 1, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) sparse_expert_grouped_matmul_280483f8(const bf16* x, const bf16* w, const int* ids, float* out, const int picks) {
-  Core::picked(x, w, ids, out, picks, 4);
+using Core = Sorted<16, 16>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_sort_1e409c96(const int* ids, const int picks, int* plan) {
+  Core::run(ids, picks, picks, plan);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 1024, "threads");
 
-// ---- sparse_expert_rows_2d1f75d1.cu
+// ---- sparse_expert_grouped_matmul_16_7fc89b56.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 192, 2, 8, 16, 12, 2>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_16_7fc89b56(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 4), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
+
+// ---- sparse_expert_grouped_matmul_16_6a310ace.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 192, 2, 8, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_16_6a310ace(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 4), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
+
+// ---- sparse_expert_grouped_matmul_sort_1a296e2f.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Sorted<16, 32>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_sort_1a296e2f(const int* ids, const int picks, int* plan) {
+  Core::run(ids, picks, picks, plan);
+}
+static_assert(Core::THREADS == 1024, "threads");
+
+// ---- sparse_expert_grouped_matmul_32_8f89c177.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 192, 2, 8, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_32_8f89c177(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 4), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
+
+// ---- sparse_expert_grouped_matmul_sort_9a0aa8c1.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Sorted<16, 128>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_sort_9a0aa8c1(const int* ids, const int picks, int* plan) {
+  Core::run(ids, picks, picks, plan);
+}
+static_assert(Core::THREADS == 1024, "threads");
+
+// ---- sparse_expert_grouped_matmul_128_7197057a.cu
+// region `sparse.expert` (grouped_matmul)
+// f32[T, picked, x_gate.x_up] from bf16[T, hidden], bf16[experts, x_gate.x_up, hidden], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 192, 2, 8, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_expert_grouped_matmul_128_7197057a(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 4), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- sparse_expert_rows_70d2ef27.cu
 // region `sparse.expert` (grouped_matmul)
 // rows [T, picked], a group of 8 elements a thread
 //   const float* p0: scratch
@@ -1090,7 +1301,8 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 12;
-extern "C" __global__ void __launch_bounds__(256) sparse_expert_rows_2d1f75d1(const int rows, const float* p0, bf16* p1) {
+extern "C" __global__ void __launch_bounds__(256) sparse_expert_rows_70d2ef27(const int rows, const float* p0, bf16* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -1121,18 +1333,51 @@ extern "C" __global__ void __launch_bounds__(256) sparse_expert_rows_2d1f75d1(co
   }
 }
 
-// ---- sparse_y_grouped_matmul_10cb0a78.cu
+// ---- sparse_y_grouped_matmul_16_3421f8be.cu
 // region `sparse.y` (grouped_matmul)
 // f32[T, picked, hidden] from bf16[T, picked, expert_ffn], bf16[experts, hidden, expert_ffn], i32<experts>[T, picked]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 192, 96, 1, 1, 1, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) sparse_y_grouped_matmul_10cb0a78(const bf16* x, const bf16* w, const int* ids, float* out, const int picks) {
-  Core::picked(x, w, ids, out, picks, 1);
+using Core = Stream<192, 96, 1, 1, 16, 12, 2>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_y_grouped_matmul_16_3421f8be(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 1), &map, nullptr, x, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
 
-// ---- sparse_y_rows_60e36cc8.cu
+// ---- sparse_y_grouped_matmul_16_26097574.cu
+// region `sparse.y` (grouped_matmul)
+// f32[T, picked, hidden] from bf16[T, picked, expert_ffn], bf16[experts, hidden, expert_ffn], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 96, 1, 1, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_y_grouped_matmul_16_26097574(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 1), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
+
+// ---- sparse_y_grouped_matmul_32_3ed62405.cu
+// region `sparse.y` (grouped_matmul)
+// f32[T, picked, hidden] from bf16[T, picked, expert_ffn], bf16[experts, hidden, expert_ffn], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 96, 1, 1, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_y_grouped_matmul_32_3ed62405(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 1), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
+
+// ---- sparse_y_grouped_matmul_128_f0a5f9cc.cu
+// region `sparse.y` (grouped_matmul)
+// f32[T, picked, hidden] from bf16[T, picked, expert_ffn], bf16[experts, hidden, expert_ffn], i32<experts>[T, picked]
+#include "stream.cuh"
+
+using Core = Stream<192, 96, 1, 1, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) sparse_y_grouped_matmul_128_f0a5f9cc(const __grid_constant__ TensorMap map, const bf16* x, const int* plan, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Picked(plan, 1), &map, nullptr, x, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- sparse_y_rows_cf1f99fc.cu
 // region `sparse.y` (grouped_matmul)
 // rows [T, picked], a group of 8 elements a thread
 //   const float* p0: scratch
@@ -1140,7 +1385,8 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 24;
-extern "C" __global__ void __launch_bounds__(256) sparse_y_rows_60e36cc8(const int rows, const float* p0, bf16* p1) {
+extern "C" __global__ void __launch_bounds__(256) sparse_y_rows_cf1f99fc(const int rows, const float* p0, bf16* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -1163,7 +1409,7 @@ extern "C" __global__ void __launch_bounds__(256) sparse_y_rows_60e36cc8(const i
   }
 }
 
-// ---- next_norm_rows_eedee3a4.cu
+// ---- next_norm_rows_dccc082a.cu
 // region `next.norm` (rows)
 // rows [T], 32 threads a row
 //   const float* p0: f32[T, picked] sparse.w
@@ -1177,9 +1423,11 @@ extern "C" __global__ void __launch_bounds__(256) sparse_y_rows_60e36cc8(const i
 #include "cache.cuh"
 
 constexpr int LANES = 32;
-extern "C" __global__ void __launch_bounds__(128) next_norm_rows_eedee3a4(const int rows, const float* p0, const bf16* p1, const bf16* p2, float x3, const bf16* p4, const bf16* p5, bf16* p6, bf16* p7) {
+extern "C" __global__ void __launch_bounds__(256) next_norm_rows_dccc082a(const int rows, const float* p0, const bf16* p1, const bf16* p2, float x3, const bf16* p4, const bf16* p5, bf16* p6, bf16* p7) {
+  wait_for_earlier();
+  if (blockIdx.x * 8 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 4 + sub;
+  const int wanted = blockIdx.x * 8 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 1;  // T
@@ -1295,18 +1543,34 @@ extern "C" __global__ void __launch_bounds__(128) next_norm_rows_eedee3a4(const 
   }
 }
 
-// ---- attention_k_2_rows_4da9888e.cu
+// ---- attention_k_2_rows_412d1cde.cu
 // region `attention.k#2` (matmul)
 // rows [T, heads], 4 threads a row
 //   const float* p0: scratch
 //   const bf16* p1: bf16[head_dim] q_norm
 //   bf16* p2: bf16[T, heads, head_dim] attention.q#2
+// region `attention.k#2` (matmul)
+// rows [T, kv_heads], 4 threads a row
+//   const int* p2: i32[T] pos
+//   const float* p3: scratch
+//   const bf16* p4: bf16[head_dim] k_norm
+// region `attention.k#2` (matmul)
+// rows [T, kv_heads], a group of 8 elements a thread
+//   const int* p2: i32[T] pos
+//   const float* p3: scratch
+// region `attention.k#2` (matmul)
+// rows [T, heads], a group of 8 elements a thread
+//   const float* p0: scratch
+//   bf16* p1: bf16[T, heads, head_dim] attention.g
 #include "cache.cuh"
 
+namespace part0 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(128) attention_k_2_rows_4da9888e(const int rows, const float* p0, const bf16* p1, bf16* p2) {
+DEVICE void run(const int rows, const float* p0, const bf16* p1, bf16* p2) {
+  wait_for_earlier();
+  if (blockIdx.x * 64 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 32 + sub;
+  const int wanted = blockIdx.x * 64 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 12;  // T
@@ -1358,19 +1622,14 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_2_rows_4da9888e(co
     }
   }
 }
-
-// ---- attention_k_2_rows_3111ca3c.cu
-// region `attention.k#2` (matmul)
-// rows [T, kv_heads], 4 threads a row
-//   const int* p2: i32[T] pos
-//   const float* p3: scratch
-//   const bf16* p4: bf16[head_dim] k_norm
-#include "cache.cuh"
-
+}
+namespace part1 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(128) attention_k_2_rows_3111ca3c(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, const bf16* p4, bf16* p5) {
+DEVICE void run(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, const bf16* p4, bf16* p5) {
+  wait_for_earlier();
+  if (blockIdx.x * 64 >= rows) return;
   const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
-  const int wanted = blockIdx.x * 32 + sub;
+  const int wanted = blockIdx.x * 64 + sub;
   const bool live = wanted < rows;
   const int row = live ? wanted : rows - 1;
   const int i1 = row / 2;  // T
@@ -1425,16 +1684,11 @@ extern "C" __global__ void __launch_bounds__(128) attention_k_2_rows_3111ca3c(co
     }
   }
 }
-
-// ---- attention_k_2_rows_8a42bac7.cu
-// region `attention.k#2` (matmul)
-// rows [T, kv_heads], a group of 8 elements a thread
-//   const int* p2: i32[T] pos
-//   const float* p3: scratch
-#include "cache.cuh"
-
+}
+namespace part2 {
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(256) attention_k_2_rows_8a42bac7(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, bf16* p4) {
+DEVICE void run(const int rows, const Steps* p0, const i64 x1, const int* p2, const float* p3, bf16* p4) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -1459,8 +1713,41 @@ extern "C" __global__ void __launch_bounds__(256) attention_k_2_rows_8a42bac7(co
     }
   }
 }
+}
+namespace part3 {
+constexpr int LANES = 4;
+DEVICE void run(const int rows, const float* p0, bf16* p1) {
+  wait_for_earlier();
+  const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
+  if (unit >= (u64)rows * LANES) return;
+  const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
+  const int i1 = row / 12;  // T
+  const int i2 = row / 1 % 12;  // heads
+  // stage 0: 32 elements
+#pragma unroll
+  for (int j = 0; j < 1; ++j) {
+    const int e = (lane + j * LANES) * 8;
+    if (e < 32) {
+      float o5[8];
+      float m3[8]; load8(m3, p0 + (u64)e + (u64)i1 * 896 + (u64)i2 * 32 + 512);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float v4_attention_g = round_bf16(m3[k]);
+        o5[k] = v4_attention_g;
+      }
+      store8(p1 + (u64)e + (u64)i1 * 384 + (u64)i2 * 32, o5);
+    }
+  }
+}
+}
+extern "C" __global__ void __launch_bounds__(256) attention_k_2_rows_412d1cde(const int rows_0, const float* p0_0, const bf16* p1_0, bf16* p2_0, const int rows_1, const Steps* p0_1, const i64 x1_1, const int* p2_1, const float* p3_1, const bf16* p4_1, bf16* p5_1, const int rows_2, const Steps* p0_2, const i64 x1_2, const int* p2_2, const float* p3_2, bf16* p4_2, const int rows_3, const float* p0_3, bf16* p1_3) {
+  if (blockIdx.y == 0) part0::run(rows_0, p0_0, p1_0, p2_0);
+  if (blockIdx.y == 1) part1::run(rows_1, p0_1, x1_1, p2_1, p3_1, p4_1, p5_1);
+  if (blockIdx.y == 2) part2::run(rows_2, p0_2, x1_2, p2_2, p3_2, p4_2);
+  if (blockIdx.y == 3) part3::run(rows_3, p0_3, p1_3);
+}
 
-// ---- attention_o_rows_1a74d894.cu
+// ---- attention_o_rows_1f98f738.cu
 // region `attention.o` (attend)
 // rows [T, heads], a group of 8 elements a thread
 //   const bf16* p0: bf16[T, heads, head_dim] attention.q#2
@@ -1469,7 +1756,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_k_2_rows_8a42bac7(co
 #include "cache.cuh"
 
 constexpr int LANES = 4;
-extern "C" __global__ void __launch_bounds__(256) attention_o_rows_1a74d894(const int rows, const bf16* p0, const float* p1, bf16* p2) {
+extern "C" __global__ void __launch_bounds__(256) attention_o_rows_1f98f738(const int rows, const bf16* p0, const float* p1, bf16* p2) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -1494,19 +1782,43 @@ extern "C" __global__ void __launch_bounds__(256) attention_o_rows_1a74d894(cons
   }
 }
 
-// ---- attention_o_attend_dd8de328.cu
+// ---- attention_o_attend_63fb79e8.cu
 // region `attention.o` (attend)
 // f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
-#include "attend.cuh"
+#include "attend_tiles.cuh"
 
-using Core = Attend<bf16, bf16, float, 12, 6, 32, 0, false, 4>;
+using Core = Decode<12, 6, 32, 0, false, 1>;
 using Cache = CacheLayout<64, 16384, 32, 2048, 4096>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) attention_o_attend_dd8de328(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_63fb79e8(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows, float* parts, u32* tickets) {
+  Core::run<Cache>(q, pool, steps, 0, slot, at, sink, scale, out, rows, parts, tickets);
+}
+static_assert(Core::THREADS == 128 && Core::SHARED == 20480, "a block");
+
+// ---- attention_o_attend_90d38109.cu
+// region `attention.o` (attend)
+// f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
+#include "attend_tiles.cuh"
+
+using Core = Decode<12, 6, 32, 0, false, 8>;
+using Cache = CacheLayout<64, 16384, 32, 2048, 4096>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_90d38109(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows, float* parts, u32* tickets) {
+  Core::run<Cache>(q, pool, steps, 0, slot, at, sink, scale, out, rows, parts, tickets);
+}
+static_assert(Core::THREADS == 128 && Core::SHARED == 20480, "a block");
+
+// ---- attention_o_attend_prompt_12a8acf7.cu
+// region `attention.o` (attend)
+// f32[T, heads, head_dim] from bf16[T, heads, head_dim], i32[T]
+#include "attend_tiles.cuh"
+
+using Core = Prefill<12, 6, 32, 0, false>;
+using Cache = CacheLayout<64, 16384, 32, 2048, 4096>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) attention_o_attend_prompt_12a8acf7(const bf16* q, const bf16* pool, const Steps* steps, const i64 slot, const int* at, const float* sink, const float scale, float* out, const int rows) {
   Core::run<Cache>(q, pool, steps, 0, slot, at, sink, scale, out, rows);
 }
-static_assert(Core::THREADS == 128, "threads");
+static_assert(Core::THREADS == 256 && Core::SHARED == 20480, "a block");
 
-// ---- result_rows_4032296f.cu
+// ---- result_rows_65832fef.cu
 // region `result` (matmul)
 // rows [R], a group of 8 elements a thread
 //   const int* p0: i32[R] rows
@@ -1515,7 +1827,8 @@ static_assert(Core::THREADS == 128, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 24;
-extern "C" __global__ void __launch_bounds__(256) result_rows_4032296f(const int rows, const int* p0, const bf16* p1, bf16* p2) {
+extern "C" __global__ void __launch_bounds__(256) result_rows_65832fef(const int rows, const int* p0, const bf16* p1, bf16* p2) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);
@@ -1539,29 +1852,62 @@ extern "C" __global__ void __launch_bounds__(256) result_rows_4032296f(const int
   }
 }
 
-// ---- result_matmul_a52918d5.cu
+// ---- result_matmul_16_d616fb07.cu
 // region `result` (matmul)
 // f32[R, vocab] from bf16[R, hidden], bf16[vocab, hidden]
-#include "product.cuh"
+#include "stream.cuh"
 
-using Core = Product<bf16, bf16, float, 2048, 192, 1, 1, 8, 8>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) result_matmul_a52918d5(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<2048, 192, 1, 1, 16, 12, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) result_matmul_16_d616fb07(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 229840, "a block");
 
-// ---- result_matmul_tiles_8b2877c1.cu
+// ---- result_matmul_32_95b54dfb.cu
 // region `result` (matmul)
 // f32[R, vocab] from bf16[R, hidden], bf16[vocab, hidden]
-#include "tiles.cuh"
+#include "stream.cuh"
 
-using Core = Tiles<2048, 192, 1, 1>;
-extern "C" __global__ void __launch_bounds__(Core::THREADS) result_matmul_tiles_8b2877c1(const bf16* x, const bf16* w, float* out, const int rows) {
-  Core::dense(x, w, out, rows);
+using Core = Stream<2048, 192, 1, 1, 32, 10, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) result_matmul_32_95b54dfb(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
 }
-static_assert(Core::THREADS == 256, "threads");
+static_assert(Core::THREADS == 384 && Core::SHARED == 221872, "a block");
 
-// ---- result_rows_d2f18df0.cu
+// ---- result_matmul_64_46a04bf8.cu
+// region `result` (matmul)
+// f32[R, vocab] from bf16[R, hidden], bf16[vocab, hidden]
+#include "stream.cuh"
+
+using Core = Stream<2048, 192, 1, 1, 64, 8, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) result_matmul_64_46a04bf8(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213648, "a block");
+
+// ---- result_matmul_128_f711c863.cu
+// region `result` (matmul)
+// f32[R, vocab] from bf16[R, hidden], bf16[vocab, hidden]
+#include "stream.cuh"
+
+using Core = Stream<2048, 192, 1, 1, 128, 6, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) result_matmul_128_f711c863(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213616, "a block");
+
+// ---- result_matmul_256_887eeaeb.cu
+// region `result` (matmul)
+// f32[R, vocab] from bf16[R, hidden], bf16[vocab, hidden]
+#include "stream.cuh"
+
+using Core = Stream<2048, 192, 1, 1, 256, 4, 1>;
+extern "C" __global__ void __launch_bounds__(Core::THREADS, 1) result_matmul_256_887eeaeb(const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap x, const int rows, float* out, float* shares, u32* tickets) {
+  Core::run(Core::Dense(rows), &map, &x, nullptr, out, shares, tickets);
+}
+static_assert(Core::THREADS == 384 && Core::SHARED == 213584, "a block");
+
+// ---- result_rows_a152d473.cu
 // region `result` (matmul)
 // rows [R], a group of 8 elements a thread
 //   const float* p0: scratch
@@ -1569,7 +1915,8 @@ static_assert(Core::THREADS == 256, "threads");
 #include "cache.cuh"
 
 constexpr int LANES = 256;
-extern "C" __global__ void __launch_bounds__(256) result_rows_d2f18df0(const int rows, const float* p0, float* p1) {
+extern "C" __global__ void __launch_bounds__(256) result_rows_a152d473(const int rows, const float* p0, float* p1) {
+  wait_for_earlier();
   const u64 unit = (u64)blockIdx.x * 256 + threadIdx.x;
   if (unit >= (u64)rows * LANES) return;
   const int row = (int)(unit / LANES), lane = (int)(unit % LANES);

@@ -12,6 +12,7 @@ use suites::{Programs, root};
 
 /// `cargo` of the shell that runs a block; `$PROGRAMS` is the folder of what is built.
 const CARGO: &str = r#"cargo() {
+    case " $* " in *" --example "*) command cargo "$@"; return ;; esac
     [ "$1 $2" = "run --release" ] || { command cargo "$@"; return; }
     shift 2
     local program=
