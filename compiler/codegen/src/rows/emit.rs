@@ -359,13 +359,13 @@ impl Kernel<'_> {
                 let x = operand(0)?;
                 let n = self.axis_length(x, axis)?;
                 match op {
-                    ReduceOp::Max => self.reduce(body, "largest_in_thread", n, axis, coords, Index::default(), &[x])?,
-                    ReduceOp::Sum => self.sum(body, order, n, axis, coords, Index::default(), &[x])?,
+                    ReduceOp::Max => self.reduce(body, "largest_in_thread", Terms::all(n, axis, coords, &[x]))?,
+                    ReduceOp::Sum => self.sum(body, order, Terms::all(n, axis, coords, &[x]))?,
                 }
             }
             Op::Dot { axis, order } => {
                 let n = self.axis_length(operand(0)?, axis)?;
-                self.sum(body, order, n, axis, coords, Index::default(), operands)?
+                self.sum(body, order, Terms::all(n, axis, coords, operands))?
             }
             other => return Err(format!("{id} is {}, which is no row operation", word(other))),
         })
@@ -376,50 +376,30 @@ impl Kernel<'_> {
         length(&axis.ok_or_else(|| format!("{id} has no axis `{name}`"))?)
     }
 
-    /// A sum of elements, or of products of two, from `start` on.
-    #[allow(clippy::too_many_arguments)]
-    fn sum(
-        &mut self,
-        body: &mut Body,
-        order: &Order,
-        n: i64,
-        axis: &str,
-        coords: &Coords,
-        start: Index,
-        operands: &[ValueId],
-    ) -> Result<String, String> {
+    fn sum(&mut self, body: &mut Body, order: &Order, terms: Terms<'_>) -> Result<String, String> {
         match order {
-            Order::Any | Order::Fold => self.reduce(body, "fold_in_thread", n, axis, coords, start, operands),
-            Order::Serial => self.reduce(body, "serial_in_thread", n, axis, coords, start, operands),
+            Order::Any | Order::Fold => self.reduce(body, "fold_in_thread", terms),
+            Order::Serial => self.reduce(body, "serial_in_thread", terms),
             Order::Fused => Err("a sum in the order `fused` has no code for row kernels yet".to_owned()),
             Order::Split { parts, inner } => {
                 let parts = i64::try_from(*parts).unwrap_or(1).max(1);
                 let part = self.fresh("part");
                 let mut outer = body.inner(Some(&part));
-                let start = start.plus(&Index::symbol(&part).times(n / parts));
-                let text = self.sum(&mut outer, inner, n / parts, axis, coords, start, operands)?;
+                let n = terms.n / parts;
+                let terms = Terms { n, start: terms.start.plus(&Index::symbol(&part).times(n)), ..terms };
+                let text = self.sum(&mut outer, inner, terms)?;
                 Ok(format!("serial_in_thread<{parts}>({})", outer.function(&format!("int {part}"), &text)))
             }
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn reduce(
-        &mut self,
-        body: &mut Body,
-        function: &str,
-        n: i64,
-        axis: &str,
-        coords: &Coords,
-        start: Index,
-        operands: &[ValueId],
-    ) -> Result<String, String> {
+    fn reduce(&mut self, body: &mut Body, function: &str, terms: Terms<'_>) -> Result<String, String> {
         let symbol = self.fresh("q");
         let mut inner = body.inner(Some(&symbol));
-        let mut of = coords.clone();
-        of.insert(axis.to_owned(), start.plus(&Index::symbol(&symbol)));
-        let terms = operands.iter().map(|v| self.float(&mut inner, *v, &of)).collect::<Result<Vec<_>, _>>()?;
-        Ok(format!("{function}<{n}>({})", inner.function(&format!("int {symbol}"), &terms.join(" * "))))
+        let mut of = terms.coords.clone();
+        of.insert(terms.axis.to_owned(), terms.start.plus(&Index::symbol(&symbol)));
+        let factors = terms.operands.iter().map(|v| self.float(&mut inner, *v, &of)).collect::<Result<Vec<_>, _>>()?;
+        Ok(format!("{function}<{}>({})", terms.n, inner.function(&format!("int {symbol}"), &factors.join(" * "))))
     }
 
     /// How many elements along `axis` stand before the own one in descending order.
@@ -431,6 +411,25 @@ impl Kernel<'_> {
         let own = at.insert(axis.to_owned(), Index::symbol(&symbol)).unwrap_or_default();
         let term = self.float(&mut inner, of, &at)?;
         Ok(format!("rank_in_thread<{n}>({}, {})", inner.function(&format!("int {symbol}"), &term), own.text(false)))
+    }
+}
+
+/// What a reduction of a thread goes over: elements of one value, or products of two.
+struct Terms<'a> {
+    /// How many.
+    n: i64,
+    axis: &'a str,
+    /// The first along `axis`.
+    start: Index,
+    /// Where they lie along the other axes.
+    coords: &'a Coords,
+    operands: &'a [ValueId],
+}
+
+impl<'a> Terms<'a> {
+    /// All along an axis of `n` elements.
+    fn all(n: i64, axis: &'a str, coords: &'a Coords, operands: &'a [ValueId]) -> Self {
+        Terms { n, axis, start: Index::default(), coords, operands }
     }
 }
 

@@ -32,14 +32,35 @@ impl Carried {
     pub const NOTHING: Carried = Carried { max: f32::NEG_INFINITY, sum: 0.0, kept: 0.0 };
 }
 
-/// How many heads run together while so many are left.
+/// A step that takes a few heads together.
+trait OfHeads {
+    /// `H` heads from `first` on.
+    fn of_heads<S: Simd, const H: usize>(&mut self, simd: S, first: usize);
+}
+
+/// All heads, in groups of six, four, two and one.
 #[inline(always)]
-fn together(left: usize) -> usize {
-    match left {
-        1 => 1,
-        2 | 3 => 2,
-        4 | 5 => 4,
-        _ => 6,
+fn in_groups<S: Simd>(step: &mut impl OfHeads, simd: S, heads: usize) {
+    let mut first = 0;
+    while first < heads {
+        first += match heads - first {
+            1 => {
+                step.of_heads::<S, 1>(simd, first);
+                1
+            }
+            2 | 3 => {
+                step.of_heads::<S, 2>(simd, first);
+                2
+            }
+            4 | 5 => {
+                step.of_heads::<S, 4>(simd, first);
+                4
+            }
+            _ => {
+                step.of_heads::<S, 6>(simd, first);
+                6
+            }
+        };
     }
 }
 
@@ -63,22 +84,12 @@ impl WithSimd for Scores<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let mut first = 0;
-        while first < self.heads {
-            let count = together(self.heads - first);
-            match count {
-                1 => self.of_heads::<S, 1>(simd, first),
-                2 => self.of_heads::<S, 2>(simd, first),
-                4 => self.of_heads::<S, 4>(simd, first),
-                _ => self.of_heads::<S, 6>(simd, first),
-            }
-            first += count;
-        }
+        let heads = self.heads;
+        in_groups(&mut self, simd, heads);
     }
 }
 
-impl Scores<'_> {
-    /// `H` heads from `first` on.
+impl OfHeads for Scores<'_> {
     #[inline(always)]
     fn of_heads<S: Simd, const H: usize>(&mut self, simd: S, first: usize) {
         let mut at = 0;
@@ -90,7 +101,9 @@ impl Scores<'_> {
             self.of_keys::<S, H, 1>(simd, first, at);
         }
     }
+}
 
+impl Scores<'_> {
     /// `H` heads and `N` vectors of keys from key `at` on: all totals stay in registers.
     #[inline(always)]
     fn of_keys<S: Simd, const H: usize, const N: usize>(&mut self, simd: S, first: usize, at: usize) {
@@ -194,22 +207,11 @@ impl WithSimd for Values<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let heads = self.carried.len();
-        let mut first = 0;
-        while first < heads {
-            let count = together(heads - first);
-            match count {
-                1 => self.of_heads::<S, 1>(simd, first),
-                2 => self.of_heads::<S, 2>(simd, first),
-                4 => self.of_heads::<S, 4>(simd, first),
-                _ => self.of_heads::<S, 6>(simd, first),
-            }
-            first += count;
-        }
+        in_groups(&mut self, simd, heads);
     }
 }
 
-impl Values<'_> {
-    /// `H` heads from `first` on.
+impl OfHeads for Values<'_> {
     #[inline(always)]
     fn of_heads<S: Simd, const H: usize>(&mut self, simd: S, first: usize) {
         let mut at = 0;
@@ -232,7 +234,9 @@ impl Values<'_> {
             }
         }
     }
+}
 
+impl Values<'_> {
     /// `H` heads and `N` vectors of elements from `at` on: all totals stay in registers.
     #[inline(always)]
     fn of_elements<S: Simd, const H: usize, const N: usize>(&mut self, simd: S, first: usize, at: usize) {
