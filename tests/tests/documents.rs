@@ -126,6 +126,19 @@ fn run_page(name: &str) -> usize {
     count
 }
 
+/// What lies in the project's folder and is not named by `.gitignore`.
+fn unlisted() -> BTreeSet<String> {
+    let ignored = std::fs::read_to_string(root().join(".gitignore")).expect(".gitignore");
+    let is_ignored = |name: &str| {
+        ignored.lines().filter_map(|l| l.strip_prefix('/')).any(|l| match l.strip_suffix("*/") {
+            Some(start) => name.starts_with(start),
+            None => name == l,
+        })
+    };
+    let names = std::fs::read_dir(root()).expect("the project").flatten();
+    names.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|name| !is_ignored(name)).collect()
+}
+
 #[test]
 fn every_command_in_a_document_runs() {
     let mut pages = vec!["README.md".to_owned(), "examples/README.md".to_owned()];
@@ -137,6 +150,9 @@ fn every_command_in_a_document_runs() {
         .collect();
     docs.sort();
     pages.extend(docs);
+    let before = unlisted();
     let count: usize = pages.iter().map(|p| run_page(p)).sum();
+    let left: Vec<_> = unlisted().difference(&before).cloned().collect();
+    assert!(left.is_empty(), "commands leave {left:?} behind, which .gitignore does not name");
     assert!(count >= 10, "only {count} commands were found");
 }
