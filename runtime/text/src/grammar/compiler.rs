@@ -4,7 +4,7 @@ use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
 use super::wishes::{Found, Identities, Wishes};
 use super::writer::Budget;
-use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, lower};
+use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, endless, lower};
 use crate::Tokenizer;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -312,12 +312,13 @@ impl Inner {
             self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())).map_err(|e| e.to_string())?;
         let masks = Arc::new(MaskKeeper::new(self.factory.slicer(), Arc::clone(&self.sorted)));
         parser.bias_computer = Arc::clone(&masks) as Arc<dyn BiasComputer>;
+        if let Some(flaw) = endless::flaw(&mut parser.parser, &parser.bias_computer) {
+            return Err(flaw.to_owned());
+        }
         let shared = Arc::new(Mutex::new(parser.parser.clone()));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
-        // A grammar that nothing satisfies shows here, and the first mask is made off the request path.
-        prototype
-            .compute_mask_or_eos()
-            .map_err(|e| format!("nothing satisfies it ({})", first_line(&e.to_string())))?;
+        // The first mask is made off the request path; one that costs too much shows here.
+        prototype.compute_mask_or_eos().map_err(|e| format!("cannot be followed ({})", first_line(&e.to_string())))?;
         let grammar = Arc::new(Grammar {
             prototype: Mutex::new(prototype),
             // The text is kept here and, in other words, in the parser's rules.
