@@ -95,8 +95,7 @@ fn admitted(compiler: &Compiler, template: &Arc<ResponseTemplate>, case: &Case) 
         parallel: case.parallel_tool_calls.unwrap_or(true),
         answer: answer(case),
         place,
-        begun,
-    };
+        begun, goes_on: false };
     let grammar = compiler.compile(&GrammarSpec::Turn(Box::new(spec)))?;
     compiler.admits(&grammar, &case.text)
 }

@@ -95,9 +95,10 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let Some(prompt) = fields.get("prompt") else {
         return Err(ApiError::field("prompt", "missing_parameter", "`prompt` is missing, add it"));
     };
-    let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
+    let mut names = FieldNames { prompt: "prompt", ..FieldNames::default() };
+    let format = format(fields, &mut names)?;
     let (prompts, _) = plain::prompts(app, "prompt", prompt)?;
-    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(fields)?, names };
+    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format, names };
     let echo = fields.boolean("echo")?.unwrap_or(false);
     Ok(Asked { prompts, how, echo, logprobs, streaming: params::stream_options(fields)? })
 }

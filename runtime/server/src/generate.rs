@@ -149,10 +149,11 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
         }
     };
     let (prompts, is_list) = plain::prompts(app, param, value)?;
-    let names =
-        FieldNames { prompt: param, max_tokens: "max_new_tokens", format: "sampling_params", ..FieldNames::default() };
+    let (max_tokens, within) = ("max_new_tokens", "sampling_params.");
+    let mut names = FieldNames { prompt: param, max_tokens, within, ..FieldNames::default() };
+    let format = format(settings, &mut names)?;
     let choices = params::choices(settings)?;
-    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(settings)?, names };
+    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format, names };
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let pieces = fields.boolean("stream_output")?.unwrap_or(false);
     if stream && !pieces && wanted.logprobs {

@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{token_id, wrong_type};
 use crate::ids::word;
-use crate::turn::{FieldNames, Following, Format, Params, Plan, Reading, compiled};
+use crate::turn::{ByGrammar, FieldNames, Following, Format, Least, Params, Plan, Reading, compiled};
 use engine::{Constraint, Namespace, PromptScores, Request};
 use serde_json::Value;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub(crate) async fn plan(
         Format::Held(spec) => Some(compiled(app, spec.clone(), how.names).await?),
     };
     let all = prompts.len().saturating_mul(how.choices);
-    let mut following = grammar.as_ref().map(|grammar| Following::choices(grammar, all));
+    let mut following = grammar.as_ref().map(|grammar| Following::choices(grammar, all, Least::of(&how.params)));
     let mut choices = Vec::new();
     for prompt in prompts {
         for _ in 0..how.choices {
@@ -96,6 +96,7 @@ fn choice(
     let mut sampling = params.sampling.clone();
     sampling.seed = sampling.seed.wrapping_add(index % how.choices.max(1) as u64);
     let asked = params.max_tokens.unwrap_or(how.default_max_tokens);
+    let grammar = following.as_ref().map(|one| ByGrammar::of(one, how.names.format_param()));
     let request = Request {
         prompt: prompt.ids.clone(),
         max_tokens: app.answer_tokens(Some(asked), prompt.ids.len()),
@@ -108,6 +109,7 @@ fn choice(
         prompt_scores,
     };
     let reading = Reading {
+        grammar,
         stops: params.stop_strings.clone(),
         min_tokens: params.min_tokens,
         keeps_stop: params.keeps_stop,

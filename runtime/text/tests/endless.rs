@@ -43,6 +43,7 @@ fn turn(tools: Vec<ToolSpec>, answer: Option<GrammarSpec>) -> GrammarSpec {
         answer,
         place: TurnPlace::AfterReasoning,
         begun: String::new(),
+        goes_on: false,
     }))
 }
 

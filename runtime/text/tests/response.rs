@@ -125,7 +125,8 @@ fn text_arguments_go_out_while_they_are_written() {
     assert_eq!(deltas("!"), json("<|call!"));
     // The value ends; the object does with the call.
     assert_eq!(deltas("\n</rfl:parameter>"), json("\""));
-    assert_eq!(deltas("<|call|>"), [json("}"), vec![Event::CallDone { index: 0 }]].concat());
+    let whole = r#"{"s":"say \"hé\n</rfl:x<|call!"}"#;
+    assert_eq!(deltas("<|call|>"), [json("}"), vec![Event::CallDone { index: 0, arguments: whole.into() }]].concat());
 }
 
 #[test]

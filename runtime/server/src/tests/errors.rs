@@ -87,7 +87,7 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"response_format": {"type": "xml"}}), "response_format.type", "invalid_type"),
         (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema", "missing_parameter"),
         (json!({"regex": "a", "ebnf": "root ::= \"a\""}), "ebnf", "invalid_value"),
-        (json!({"regex": "("}), "response_format", "invalid_grammar"),
+        (json!({"regex": "("}), "regex", "invalid_grammar"),
         (json!({"json_schema": "{\"type\": 5}"}), "json_schema", "invalid_schema"),
         (json!({"guided_choice": []}), "guided_choice", "invalid_value"),
         (json!({"use_beam_search": true}), "use_beam_search", "unsupported_parameter"),

@@ -70,6 +70,8 @@ struct Inner {
     limits: Limits,
     /// All tokens, ordered by their bytes.
     sorted: Arc<[u32]>,
+    /// The control tokens.
+    controls: Arc<[u32]>,
     /// Threads that compile, by lane.
     running: [AtomicUsize; 3],
     /// The last used ones, by their text.
@@ -84,6 +86,7 @@ pub struct Grammar {
     prototype: Mutex<llguidance::Matcher>,
     cost: Cost,
     stop: Vec<u32>,
+    controls: Arc<[u32]>,
     vocab: usize,
     /// A matcher of it failed: it is compiled anew for the next request.
     /// It shares it with what was derived from it, as they share their lexer.
@@ -122,9 +125,19 @@ impl Compiler {
             ..ParserLimits::default()
         };
         let sorted = MaskKeeper::sorted(factory.tok_env().tok_trie());
-        let (running, kept) = (Default::default(), Mutex::new(VecDeque::new()));
+        let (controls, running, kept) = (vocabulary.controls().into(), Default::default(), Default::default());
         let (wishes, identities) = (Mutex::new(Wishes::new(4 * limits.kept)), Identities::default());
-        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept, wishes, identities })))
+        Ok(Compiler(Arc::new(Inner {
+            vocabulary,
+            factory,
+            limits,
+            sorted,
+            controls,
+            running,
+            kept,
+            wishes,
+            identities,
+        })))
     }
 
     /// What compiling may cost.
@@ -324,6 +337,7 @@ impl Inner {
             // The text is kept here and, in other words, in the parser's rules.
             cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
+            controls: Arc::clone(&self.controls),
             vocab: self.vocabulary.len(),
             spoilt: Arc::default(),
         });
@@ -366,12 +380,17 @@ impl Grammar {
             ));
         }
         let (stop, vocab, cost, spoilt) = (self.stop.clone(), self.vocab, self.cost.clone(), Arc::clone(&self.spoilt));
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt }))
+        let controls = Arc::clone(&self.controls);
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, controls, vocab, spoilt }))
     }
 
     /// Tokens that end an answer.
     pub fn stop(&self) -> &[u32] {
         &self.stop
+    }
+
+    pub(crate) fn controls(&self) -> &[u32] {
+        &self.controls
     }
 
     /// How many tokens the tokenizer has.

@@ -192,6 +192,7 @@ fn alone(
             answer: None,
             place: TurnPlace::AfterReasoning,
             begun: String::new(),
+            goes_on: false,
         };
         let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?) else { continue };
         if tool.strict {

@@ -56,6 +56,11 @@ impl Vocabulary {
         self.trie.eos_tokens().iter().copied().filter(|id| *id != NO_TOKEN).collect()
     }
 
+    /// The control tokens.
+    pub fn controls(&self) -> Vec<u32> {
+        self.control.values().copied().collect()
+    }
+
     /// How many tokens there are.
     pub fn len(&self) -> usize {
         self.trie.vocab_size()

@@ -180,7 +180,9 @@ impl<'a> Turn<'a> {
             Some(spec) => lower::raw_text(spec),
         };
         let mut ways = Vec::new();
-        let open: Vec<&Closer> = closers.iter().filter(|closer| !closer.stops).collect();
+        let goes_on = self.spec.goes_on;
+        let may_end = |closer: &&Closer| !closer.stops && !(goes_on && first_control(&closer.parts).is_none());
+        let open: Vec<&Closer> = closers.iter().filter(may_end).collect();
         match (text, &self.spec.answer) {
             (Some(text), _) => {
                 ways.push(open_text(self.writer, &text, &avoid));
