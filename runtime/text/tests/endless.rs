@@ -83,6 +83,8 @@ fn what_nothing_satisfies_is_refused_wherever_it_stands() {
         (GrammarSpec::Lark("start: start \"a\"".into()), "lark"),
         (GrammarSpec::Lark("start: \"b\" | \"a\" x\nx: x \"a\"".into()), "lark"),
         (GrammarSpec::Lark("start: \"a\" X\nX: /b/ & /c/".into()), "lark"),
+        // Something does, and its text is forced in more ways than can be followed.
+        (GrammarSpec::Lark("start: (x | y){400}\nx: \"a\"\ny: \"a\" \"a\"".into()), "lark"),
     ] {
         for (how, spec) in [("alone", spec.clone()), ("as an answer", turn(Vec::new(), Some(spec.clone())))] {
             let found = refusal(&spec);

@@ -8,6 +8,7 @@ mod described;
 mod errors;
 mod forms;
 mod generate;
+mod grammars;
 mod held;
 mod hostile;
 mod life;

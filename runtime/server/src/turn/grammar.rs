@@ -141,6 +141,7 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
     if !(is_needed || is_usual) {
         return Ok(None);
     }
+    ends_by_itself(request, answer.as_ref())?;
     let (place, begun) = TurnPlace::of(template, &prompt.text);
     let begun = prompt.mark.map_or(begun.clone(), |mark| begun.replace(mark, ""));
     if place == TurnPlace::Call {
@@ -174,6 +175,23 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
         goes_on: request.params.ignores_end || request.params.min_tokens > 0,
     };
     Ok(Some((GrammarSpec::Turn(Box::new(turn)), held)))
+}
+
+/// Refuses an answer that is never to end beside a format or a choice of tools that says where it does.
+fn ends_by_itself(request: &TurnRequest, answer: Option<&GrammarSpec>) -> Result<(), ApiError> {
+    let is_one_call = match request.tool_choice {
+        ToolChoice::Named(_) => true,
+        ToolChoice::Required => !request.parallel_tool_calls,
+        ToolChoice::Auto | ToolChoice::None => false,
+    };
+    let other = match answer {
+        _ if !request.params.ignores_end => return Ok(()),
+        Some(spec) if spec.is_bounded() => request.names.format_param(),
+        None if is_one_call => "tool_choice".to_owned(),
+        _ => return Ok(()),
+    };
+    let message = format!("`ignore_eos` is true, and `{other}` says where the answer ends; leave one out");
+    Err(ApiError::field("ignore_eos", "invalid_value", message))
 }
 
 /// A grammar that cannot be compiled, in the request's words.

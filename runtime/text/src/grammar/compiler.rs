@@ -330,8 +330,15 @@ impl Inner {
         }
         let shared = Arc::new(Mutex::new(parser.parser.clone()));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
-        // The first mask is made off the request path; one that costs too much shows here.
-        prototype.compute_mask_or_eos().map_err(|e| format!("cannot be followed ({})", first_line(&e.to_string())))?;
+        fn followed(error: impl std::fmt::Display) -> String {
+            format!("cannot be followed ({})", first_line(&error.to_string()))
+        }
+        // The first mask is made off the request path; one that costs too much shows here, or with the first token of text
+        // that is forced.
+        prototype.compute_mask_or_eos().map_err(followed)?;
+        if let Some(first) = prototype.compute_ff_tokens().first() {
+            prototype.clone().try_consume_tokens(std::slice::from_ref(first)).map_err(followed)?;
+        }
         let grammar = Arc::new(Grammar {
             prototype: Mutex::new(prototype),
             // The text is kept here and, in other words, in the parser's rules.

@@ -70,6 +70,18 @@ impl GrammarSpec {
         }
     }
 
+    /// Whether what follows it comes to an end of its own, by its form: a document, one of some texts, or an expression without an
+    /// endless repetition.
+    pub fn is_bounded(&self) -> bool {
+        match self {
+            GrammarSpec::JsonSchema { .. } | GrammarSpec::JsonObject | GrammarSpec::Choice(_) => true,
+            GrammarSpec::Regex(regex) => {
+                regex_syntax::parse(regex).is_ok_and(|hir| hir.properties().maximum_len().is_some())
+            }
+            GrammarSpec::Lark(_) | GrammarSpec::Ebnf(_) | GrammarSpec::StructuralTag(_) | GrammarSpec::Turn(_) => false,
+        }
+    }
+
     /// The template that it is bound to, if it is a turn.
     pub(crate) fn template(&self) -> Option<&Arc<ResponseTemplate>> {
         match self {
