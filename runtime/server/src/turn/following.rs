@@ -163,6 +163,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_other_threads_compute_is_not_counted() {
+        let some = Duration::from_millis(20);
+        let (tell, told) = std::sync::mpsc::channel();
+        let begun = computed();
+        std::thread::spawn(move || {
+            let own = computed();
+            while computed() - own < some {}
+            tell.send(()).unwrap();
+        });
+        told.recv().unwrap();
+        assert!(computed() - begun < some);
+    }
+
+    #[test]
     fn masks_may_be_slow_now_and_then_and_not_always() {
         let mut left = Left::new(1);
         left.spend(TIME_AT_FIRST - TIME_PER_TOKEN).unwrap();

@@ -44,7 +44,10 @@ pub(crate) fn text(vocabulary: &Arc<Vocabulary>, spec: &GrammarSpec, budget: Bud
 }
 
 fn refused(place: &str, error: &str) -> GrammarError {
-    GrammarError::bad(place, first_line(error), "correct or simplify it")
+    let problem = first_line(error);
+    // Where a schema stands in the text that was made of it is nobody's business.
+    let own = problem.split_once("failed to compile JSON schema: ").map_or(problem.as_str(), |(_, own)| own);
+    GrammarError::bad(place, own, "correct or simplify it")
 }
 
 /// What a field of that kind is called.
@@ -135,7 +138,9 @@ fn compiled_turn(
         }
         outcome = compile(held(vocabulary, spec, budget, &mut free)?);
     }
-    let grammar = outcome.map_err(|error| refused("tools", &error))?;
+    // Each holds alone, so it is the answer among the template's markup that does not.
+    let whole = spec.answer.as_ref().map_or("tools", place);
+    let grammar = outcome.map_err(|error| refused(whole, &error))?;
     if spec.place != TurnPlace::Answer || spec.answer.is_none() || spec.begun.is_empty() {
         return Ok(grammar);
     }
