@@ -95,7 +95,9 @@ fn admitted(compiler: &Compiler, template: &Arc<ResponseTemplate>, case: &Case) 
         parallel: case.parallel_tool_calls.unwrap_or(true),
         answer: answer(case),
         place,
-        begun, goes_on: false };
+        begun,
+        goes_on: false,
+    };
     let grammar = compiler.compile(&GrammarSpec::Turn(Box::new(spec)))?;
     compiler.admits(&grammar, &case.text)
 }

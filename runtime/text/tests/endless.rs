@@ -94,7 +94,8 @@ fn what_nothing_satisfies_is_refused_wherever_it_stands() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let error = COMPILER.compile(&schema(json!({"type": "integer", "minimum": 3, "maximum": 2}))).err().expect("refused");
+    let error =
+        COMPILER.compile(&schema(json!({"type": "integer", "minimum": 3, "maximum": 2}))).err().expect("refused");
     let own = "X0301: `schema`: Unsatisfiable schema: minimum (3) is greater than maximum (2); correct or simplify it";
     assert_eq!(error.to_string(), own);
 }
