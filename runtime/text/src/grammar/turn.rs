@@ -181,7 +181,8 @@ impl<'a> Turn<'a> {
         };
         let mut ways = Vec::new();
         let goes_on = self.spec.goes_on;
-        let may_end = |closer: &&Closer| !closer.stops && !(goes_on && first_control(&closer.parts).is_none());
+        let is_kept = |closer: &Closer| !goes_on || first_control(&closer.parts).is_some();
+        let may_end = |closer: &&Closer| !closer.stops && is_kept(closer);
         let open: Vec<&Closer> = closers.iter().filter(may_end).collect();
         match (text, &self.spec.answer) {
             (Some(text), _) => {
