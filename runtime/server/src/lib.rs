@@ -37,6 +37,7 @@ mod parts;
 mod payload;
 mod plain;
 mod responses;
+mod refusals;
 mod router;
 mod service;
 mod sse;

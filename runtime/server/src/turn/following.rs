@@ -51,13 +51,18 @@ impl Left {
 impl Following {
     /// Choices of one request at the beginning of a grammar.
     pub fn choices(grammar: &Arc<Grammar>, choices: usize) -> impl Iterator<Item = Following> {
-        let left = Arc::new(Mutex::new(Left::new(choices)));
+        Following::each(std::iter::repeat_n(grammar.clone(), choices).collect())
+    }
+
+    /// Choices of one request, each at the beginning of its grammar.
+    pub fn each(grammars: Vec<Arc<Grammar>>) -> impl Iterator<Item = Following> {
+        let left = Arc::new(Mutex::new(Left::new(grammars.len())));
         let one = move |grammar: Arc<Grammar>| Following {
             matcher: grammar.matcher(),
             words: grammar.vocab().div_ceil(32),
             left: left.clone(),
         };
-        std::iter::repeat_n(grammar.clone(), choices).map(one)
+        grammars.into_iter().map(one)
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {

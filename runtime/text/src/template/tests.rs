@@ -1,6 +1,7 @@
 //! The template environment against what Jinja2 with the settings of chat templates writes.
 
 use super::*;
+use std::cell::Cell;
 use serde_json::{Value as Json, json};
 
 fn render(source: &str, variables: Json) -> Result<String, TemplateError> {
@@ -94,4 +95,49 @@ fn special_tokens_are_variables_that_a_request_may_replace() {
     let template = ChatTemplate::new("{{ bos_token }}{{ x }}", special).unwrap();
     assert_eq!(template.render(Map::from_iter([("x".to_owned(), json!(1))])).unwrap(), "<s>1");
     assert_eq!(template.render(Map::from_iter([("bos_token".to_owned(), json!("b"))])).unwrap(), "b");
+}
+
+#[test]
+fn a_prompt_costs_no_more_than_is_allowed() {
+    let template = ChatTemplate::new("{% for m in messages %}{{ m }}{% endfor %}", Map::new()).unwrap();
+    let written = Cell::new(0);
+    let ask = |messages: usize, steps: u64, bytes: usize, patience: usize| {
+        written.set(0);
+        let is_gone = || written.replace(written.get() + 1) >= patience;
+        let variables = Map::from_iter([("messages".to_owned(), json!(vec!["abc"; messages]))]);
+        template.render_within(variables, &Allowance { steps, bytes, is_gone: &is_gone })
+    };
+    assert_eq!(ask(3, 1000, 9, usize::MAX).as_deref(), Ok("abcabcabc"));
+    assert_eq!(ask(3, 1000, 8, usize::MAX), Err(NoPrompt::Bytes(8)));
+    assert_eq!(ask(1000, 1000, usize::MAX, usize::MAX), Err(NoPrompt::Steps(1000)));
+    // Whoever goes is noticed with the next piece.
+    assert_eq!(ask(1000, 1_000_000, usize::MAX, 5), Err(NoPrompt::Gone));
+    assert_eq!(written.get(), 6);
+    let broken = ChatTemplate::new("\n{{ messages.x.y }}", Map::new()).unwrap();
+    let allowance = Allowance { steps: 1000, bytes: 10, is_gone: &|| false };
+    let error = broken.render_within(Map::from_iter([("messages".to_owned(), json!([]))]), &allowance).unwrap_err();
+    assert!(matches!(&error, NoPrompt::Template(error) if error.line == Some(2)), "{error}");
+}
+
+#[test]
+fn zz_measure() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano/chat_template.jinja");
+    let template = ChatTemplate::new(&std::fs::read_to_string(dir).unwrap(), Map::new()).unwrap();
+    for (what, message, n) in [
+        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 250),
+        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 500),
+        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 1000),
+        ("user", json!({"role": "user", "content": "Hi there"}), 10000),
+        ("call", json!({"role": "assistant", "tool_calls": [{"id": "b", "function": {"name": "f", "arguments": {"a": "x", "b": "y"}}}]}), 1000),
+        ("long", json!({"role": "user", "content": "x".repeat(100_000)}), 100),
+    ] {
+        let variables = Map::from_iter([("messages".to_owned(), json!(vec![message; n]))]);
+        let (mut low, mut high) = (0u64, 50_000_000u64);
+        let ok = |steps| template.render_within(variables.clone(), &Allowance { steps, bytes: usize::MAX, is_gone: &|| false }).is_ok();
+        let begun = std::time::Instant::now();
+        let fits = ok(high);
+        let took = begun.elapsed();
+        while low + 10_000 < high { let mid = (low + high) / 2; if ok(mid) { high = mid } else { low = mid } }
+        println!("{what} {n}: fits {fits} {took:?} steps {high}");
+    }
 }
