@@ -82,10 +82,24 @@ mod tests {
 
     #[test]
     fn origins_are_what_browsers_send() {
-        for text in ["*", "none", "null", "http://a", "https://a.b:8443", "http://[::1]:80", "http://[::1]", "app-x://y"] {
+        for text in
+            ["*", "none", "null", "http://a", "https://a.b:8443", "http://[::1]:80", "http://[::1]", "app-x://y"]
+        {
             assert_eq!(origin(text).as_deref(), Ok(text));
         }
-        for text in ["", "foo", "a.b:80", "http://", "http://a/", "http://a/b", "http://a:x", "http://a:99999", "http://:80", "HTTP://a", "http://a b"] {
+        for text in [
+            "",
+            "foo",
+            "a.b:80",
+            "http://",
+            "http://a/",
+            "http://a/b",
+            "http://a:x",
+            "http://a:99999",
+            "http://:80",
+            "HTTP://a",
+            "http://a b",
+        ] {
             assert!(origin(text).is_err(), "{text}");
         }
     }

@@ -128,7 +128,11 @@ fn values_that_make_no_sense_are_refused_before_anything_is_read() {
             "must be",
         ),
         (&load, &[&["--rate", "0"], &["--rate", "nan"], &["--shared-tokens", "300"], &["--requests", "0"]], ""),
-        (&sessions, &[&["--scale", "0"], &["--scale", "inf"], &["--think-seconds=-1"], &["--host-cache-gb", "nan"]], "must be"),
+        (
+            &sessions,
+            &[&["--scale", "0"], &["--scale", "inf"], &["--think-seconds=-1"], &["--host-cache-gb", "nan"]],
+            "must be",
+        ),
     ];
     for (command, all, says) in cases {
         for flags in all {
@@ -142,7 +146,10 @@ fn values_that_make_no_sense_are_refused_before_anything_is_read() {
     let command = &mut Command::new(env!("CARGO_BIN_EXE_beam-run"));
     let output = command.args(serve).env("BEAM_RUN_API_KEY", " ").output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && error.starts_with("error[R0106]") && error.contains("BEAM_RUN_API_KEY"), "{error}");
+    assert!(
+        output.status.code() == Some(2) && error.starts_with("error[R0106]") && error.contains("BEAM_RUN_API_KEY"),
+        "{error}"
+    );
 }
 
 #[test]

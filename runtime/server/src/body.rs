@@ -94,8 +94,9 @@ fn plain_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
         None => Ok(()),
         Some(name) => {
             let shown = error::brief(&Value::from(name));
-            let message =
-                format!("the header `Content-Encoding` is {shown}, only `identity` is read; send the body uncompressed");
+            let message = format!(
+                "the header `Content-Encoding` is {shown}, only `identity` is read; send the body uncompressed"
+            );
             Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message))
         }
     }
@@ -161,7 +162,9 @@ async fn arriving(
     loop {
         let frame = tokio::time::timeout_at(pace.until, body.frame()).await.map_err(|_| {
             let (found, seconds) = (pace.bytes, pace_time.as_secs());
-            too_slow(format!("{found} bytes of the body came in {seconds} s, {PACE_BYTES} are the least; send it faster"))
+            too_slow(format!(
+                "{found} bytes of the body came in {seconds} s, {PACE_BYTES} are the least; send it faster"
+            ))
         })?;
         let Some(frame) = frame else { return Ok((bytes.into(), held)) };
         let frame = frame.map_err(|error| ApiError::bad("incomplete_body", format!("the body broke off: {error}")))?;

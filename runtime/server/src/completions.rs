@@ -102,7 +102,8 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
 
 /// A choice, or a piece of one, as JSON.
 fn choice(index: usize, piece: &Piece, with_logprobs: bool) -> String {
-    let (finish, matched) = piece.end.as_ref().map_or((&Value::Null, &Value::Null), |(finish, matched)| (finish, matched));
+    let (finish, matched) =
+        piece.end.as_ref().map_or((&Value::Null, &Value::Null), |(finish, matched)| (finish, matched));
     let mut json = format!("{{\"index\":{index},\"text\":{},\"logprobs\":", json!(piece.text));
     if with_logprobs {
         piece.columns.write(&mut json);

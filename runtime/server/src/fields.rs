@@ -54,9 +54,10 @@ impl<'a> Fields<'a> {
     /// A list of strings.
     pub fn only_strings(&self, key: &str) -> Result<(), ApiError> {
         let texts = self.list(key)?.map_or(&[][..], Vec::as_slice);
-        texts.iter().find(|text| !text.is_string()).map_or(Ok(()), |other| {
-            Err(wrong_type(key, other, "a list of strings"))
-        })
+        texts
+            .iter()
+            .find(|text| !text.is_string())
+            .map_or(Ok(()), |other| Err(wrong_type(key, other, "a list of strings")))
     }
 
     /// A string or a list of strings.

@@ -205,7 +205,8 @@ fn settings(
     }
     let choices = all.first().map_or(1, |(_, choices)| *choices);
     if let Some(i) = all.iter().position(|(_, n)| *n != choices) {
-        let message = format!("`n` differs between the first and number {i} of `{name}`; ask for as many answers to each");
+        let message =
+            format!("`n` differs between the first and number {i} of `{name}`; ask for as many answers to each");
         return Err(ApiError::field(format!("{name}[{i}].n"), "invalid_value", message));
     }
     let mut all = all.into_iter().map(|(setting, _)| setting);

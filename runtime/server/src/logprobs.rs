@@ -63,7 +63,12 @@ impl Columns {
     /// answer.
     pub fn add(&mut self, app: &App, token: &SampledToken, offset: &mut Offset, shown: bool) {
         let top = if token.logprob.is_none() { "null".to_owned() } else { alternatives(app, &token.top) };
-        self.push(&json!(text(app, token.id)).to_string(), &number(token.logprob).to_string(), &top, &offset.0.to_string());
+        self.push(
+            &json!(text(app, token.id)).to_string(),
+            &number(token.logprob).to_string(),
+            &top,
+            &offset.0.to_string(),
+        );
         if shown {
             let begins = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
             offset.0 += app.token_bytes(token.id).iter().filter(begins).count();

@@ -104,12 +104,14 @@ fn spoken(status: StatusCode) -> Vec<u8> {
             "headers_too_large",
             format!(
                 "the request has more than {} headers, or more than {} bytes before its body; send fewer",
-                MOST_HEADERS,
-                HEADER_BYTES
+                MOST_HEADERS, HEADER_BYTES
             ),
         ),
         StatusCode::URI_TOO_LONG => ("path_too_long", "the request's path is too long; send a shorter one".to_owned()),
-        _ => ("malformed_request", "what came on this connection is no request of HTTP; look at its first lines".to_owned()),
+        _ => (
+            "malformed_request",
+            "what came on this connection is no request of HTTP; look at its first lines".to_owned(),
+        ),
     };
     let body = ApiError::new(status, code, message).body().to_string();
     let (name, id, length) = (X_REQUEST_ID, ids::name("req_"), body.len());
@@ -125,10 +127,14 @@ mod tests {
 
     #[test]
     fn only_bare_answers_are_found() {
-        let plain = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        let plain =
+            "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
         assert_eq!(bare(plain.as_bytes()), Some((0, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
         let behind = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{{}}{plain}");
-        assert_eq!(bare(behind.as_bytes()), Some((behind.len() - plain.len(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
+        assert_eq!(
+            bare(behind.as_bytes()),
+            Some((behind.len() - plain.len(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE))
+        );
         for other in [
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nx-request-id: req_1\r\n\r\n",

@@ -35,8 +35,11 @@ impl Door {
     /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
     /// for memory or because as many run as may, none can.
     fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
-        let (taken, most) =
-            if stalled > 0 { (load.waiting, self.queued) } else { (load.all(), most_running.saturating_add(self.queued)) };
+        let (taken, most) = if stalled > 0 {
+            (load.waiting, self.queued)
+        } else {
+            (load.all(), most_running.saturating_add(self.queued))
+        };
         taken.saturating_add(more) <= most
     }
 }

@@ -121,7 +121,8 @@ fn key(given: Option<&str>, variable: &str, flag: &str) -> Result<Option<Key>, F
     let key = given.map(str::to_owned).or_else(|| std::env::var(variable).ok());
     match key {
         Some(key) if key.trim().is_empty() => {
-            let message = format!("the key of `{flag}`, or of the variable {variable}, is empty; give it one, or leave it out");
+            let message =
+                format!("the key of `{flag}`, or of the variable {variable}, is empty; give it one, or leave it out");
             Err(Failure::usage(format!("R0106: {message}")))
         }
         key => Ok(key.map(Key::from)),

@@ -303,7 +303,8 @@ async fn a_compressed_body_is_refused_by_its_header() {
     let app = app("one");
     let ask = async |path: &str, encoding: &str| {
         let body = with(chat_body(json!({"prompt": "A", "text": "A", "input": "A", "max_tokens": 1})), json!({}));
-        let request = Request::post(path).header("content-type", "application/json").header("content-encoding", encoding);
+        let request =
+            Request::post(path).header("content-type", "application/json").header("content-encoding", encoding);
         send(&app, request.body(Body::from(body.to_string())).unwrap()).await
     };
     for path in [CHAT, TEXTS, super::weave::RESPONSES, "/generate", "/tokenize", "/abort_request"] {

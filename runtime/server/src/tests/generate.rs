@@ -118,7 +118,8 @@ async fn each_prompt_may_have_parameters_of_its_own_and_each_answer_its_id() {
         assert_eq!((&one["meta_info"]["id"], &one["index"]), (&json!(format!("mine_{i}")), &json!(i)));
     }
     assert_eq!(all[1]["meta_info"]["finish_reason"], json!({"type": "length", "length": 1}));
-    let body = json!({"text": ["A", "B"], "sampling_params": [{"n": 2, "max_new_tokens": 1}, {"n": 2, "max_new_tokens": 2}]});
+    let body =
+        json!({"text": ["A", "B"], "sampling_params": [{"n": 2, "max_new_tokens": 1}, {"n": 2, "max_new_tokens": 2}]});
     let several = ask(body).await.json();
     let tokens: Vec<u64> =
         several.as_array().unwrap().iter().map(|one| one["meta_info"]["completion_tokens"].as_u64().unwrap()).collect();
@@ -144,7 +145,8 @@ async fn one_of_several_answers_is_given_up_by_its_id() {
         let _ = entered.send(());
         Ok(certain(VOCAB, 300))
     }));
-    let body = json!({"text": ["A", "B"], "rid": "mine", "sampling_params": {"max_new_tokens": 400, "ignore_eos": true}});
+    let body =
+        json!({"text": ["A", "B"], "rid": "mine", "sampling_params": {"max_new_tokens": 400, "ignore_eos": true}});
     let asked = {
         let app = app.clone();
         tokio::spawn(async move { post(&app, "/generate", body).await.json() })

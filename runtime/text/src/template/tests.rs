@@ -1,8 +1,8 @@
 //! The template environment against what Jinja2 with the settings of chat templates writes.
 
 use super::*;
-use std::cell::Cell;
 use serde_json::{Value as Json, json};
+use std::cell::Cell;
 
 fn render(source: &str, variables: Json) -> Result<String, TemplateError> {
     let Json::Object(map) = variables else { panic!("variables are an object") };
@@ -128,16 +128,27 @@ fn zz_measure() {
         ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 500),
         ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 1000),
         ("user", json!({"role": "user", "content": "Hi there"}), 10000),
-        ("call", json!({"role": "assistant", "tool_calls": [{"id": "b", "function": {"name": "f", "arguments": {"a": "x", "b": "y"}}}]}), 1000),
+        (
+            "call",
+            json!({"role": "assistant", "tool_calls": [{"id": "b", "function": {"name": "f", "arguments": {"a": "x", "b": "y"}}}]}),
+            1000,
+        ),
         ("long", json!({"role": "user", "content": "x".repeat(100_000)}), 100),
     ] {
         let variables = Map::from_iter([("messages".to_owned(), json!(vec![message; n]))]);
         let (mut low, mut high) = (0u64, 50_000_000u64);
-        let ok = |steps| template.render_within(variables.clone(), &Allowance { steps, bytes: usize::MAX, is_gone: &|| false }).is_ok();
+        let ok = |steps| {
+            template
+                .render_within(variables.clone(), &Allowance { steps, bytes: usize::MAX, is_gone: &|| false })
+                .is_ok()
+        };
         let begun = std::time::Instant::now();
         let fits = ok(high);
         let took = begun.elapsed();
-        while low + 10_000 < high { let mid = (low + high) / 2; if ok(mid) { high = mid } else { low = mid } }
+        while low + 10_000 < high {
+            let mid = (low + high) / 2;
+            if ok(mid) { high = mid } else { low = mid }
+        }
         println!("{what} {n}: fits {fits} {took:?} steps {high}");
     }
 }
