@@ -80,14 +80,14 @@ async fn a_conversation_is_judged_by_its_size_before_its_template_runs() {
     let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
     let result = json!({"role": "tool", "tool_call_id": "nobody", "content": "x"});
-    let reply = post(&app, CHAT, many(8000, result.clone())).await;
+    let reply = post(&app, CHAT, many(1500, result.clone())).await;
     let error = reply.json()["error"].clone();
     assert_eq!(
         (reply.status.as_u16(), &error["code"], &error["param"]),
         (400, &json!("request_too_large"), &json!("messages"))
     );
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("8000 messages") && !message.contains("line"), "{message}");
+    assert!(message.contains("1500 messages") && !message.contains("line"), "{message}");
     // As many as a long session has are no trouble.
     let reply = post(&app, CHAT, with(many(300, result), json!({"max_tokens": 2}))).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));

@@ -8,11 +8,14 @@ use serde_json::{Map, Value};
 use text::{Allowance, ChatTemplate, NoPrompt};
 
 /// Steps of the template that every request may take.
-const STEPS: u64 = 500_000;
+const STEPS: u64 = 1_000_000;
 /// Steps that each message, tool and other member of the request adds: a template may look through some hundred others for it.
-const STEPS_A_PART: u64 = 4_000;
+const STEPS_A_PART: u64 = 1_500;
 /// Bytes of text that add a step: a template copies them a few times.
 const BYTES_A_STEP: u64 = 4;
+/// Most steps, some seconds of work; conversations that fill a context of a million tokens take fewer where a template goes through
+/// them once.
+const MOST_STEPS: u64 = 25_000_000;
 
 /// What a request brings to its template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +71,8 @@ impl Work {
 
     fn steps(self) -> u64 {
         let (parts, bytes) = (self.parts as u64, self.bytes as u64);
-        STEPS.saturating_add(parts.saturating_mul(STEPS_A_PART)).saturating_add(bytes / BYTES_A_STEP)
+        let steps = STEPS.saturating_add(parts.saturating_mul(STEPS_A_PART)).saturating_add(bytes / BYTES_A_STEP);
+        steps.min(MOST_STEPS)
     }
 
     /// The prompt that the template writes.

@@ -118,37 +118,3 @@ fn a_prompt_costs_no_more_than_is_allowed() {
     let error = broken.render_within(Map::from_iter([("messages".to_owned(), json!([]))]), &allowance).unwrap_err();
     assert!(matches!(&error, NoPrompt::Template(error) if error.line == Some(2)), "{error}");
 }
-
-#[test]
-fn zz_measure() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano/chat_template.jinja");
-    let template = ChatTemplate::new(&std::fs::read_to_string(dir).unwrap(), Map::new()).unwrap();
-    for (what, message, n) in [
-        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 250),
-        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 500),
-        ("tool unknown", json!({"role": "tool", "tool_call_id": "a", "content": "x"}), 1000),
-        ("user", json!({"role": "user", "content": "Hi there"}), 10000),
-        (
-            "call",
-            json!({"role": "assistant", "tool_calls": [{"id": "b", "function": {"name": "f", "arguments": {"a": "x", "b": "y"}}}]}),
-            1000,
-        ),
-        ("long", json!({"role": "user", "content": "x".repeat(100_000)}), 100),
-    ] {
-        let variables = Map::from_iter([("messages".to_owned(), json!(vec![message; n]))]);
-        let (mut low, mut high) = (0u64, 50_000_000u64);
-        let ok = |steps| {
-            template
-                .render_within(variables.clone(), &Allowance { steps, bytes: usize::MAX, is_gone: &|| false })
-                .is_ok()
-        };
-        let begun = std::time::Instant::now();
-        let fits = ok(high);
-        let took = begun.elapsed();
-        while low + 10_000 < high {
-            let mid = (low + high) / 2;
-            if ok(mid) { high = mid } else { low = mid }
-        }
-        println!("{what} {n}: fits {fits} {took:?} steps {high}");
-    }
-}
