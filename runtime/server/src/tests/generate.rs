@@ -1,6 +1,7 @@
 //! `/generate` and the tokenizer's routes.
 
 use super::*;
+use crate::service::Whom;
 
 #[tokio::test]
 async fn generate_answers_in_its_own_form() {
@@ -140,22 +141,27 @@ async fn each_prompt_may_have_parameters_of_its_own_and_each_answer_its_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_several_answers_is_given_up_by_its_id() {
-    let (entered, mut steps) = tokio::sync::mpsc::unbounded_channel();
-    let app = app_with(Box::new(move |_| {
-        let _ = entered.send(());
-        Ok(certain(VOCAB, 300))
-    }));
-    let body =
-        json!({"text": ["A", "B"], "rid": "mine", "sampling_params": {"max_new_tokens": 400, "ignore_eos": true}});
+    let (model, permit, mut steps) = limits::waiting();
+    let app = limits::behind(model, 4, Door::default());
+    let sampling = json!({"max_new_tokens": 400, "ignore_eos": true});
+    let body = json!({"text": ["A", "B"], "rid": "mine", "sampling_params": sampling});
     let asked = {
         let app = app.clone();
         tokio::spawn(async move { post(&app, "/generate", body).await.json() })
     };
     steps.recv().await.unwrap();
-    let ended = post(&app, "/abort_request", json!({"rid": "mine_1"})).await.json()["aborted"].as_u64().unwrap();
+    let mut none = std::pin::pin!(app.service.abort(Whom::Named("mine_2".into())));
+    let mut one = std::pin::pin!(app.service.abort(Whom::Named("mine_1".into())));
+    // Both are sent with the first look at them, and the engine hears them between two steps.
+    tokio::select! {
+        biased;
+        _ = &mut none => unreachable!("the engine is inside a step"),
+        _ = &mut one => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
+    }
+    drop(permit);
+    assert_eq!((none.await, one.await), (Some(0), Some(1)));
     let all = asked.await.unwrap();
-    assert_eq!(all[0]["meta_info"]["finish_reason"]["type"], "length");
-    // Whoever asks too late finds a finished request.
-    let word = if ended == 1 { "abort" } else { "length" };
-    assert_eq!(all[1]["meta_info"]["finish_reason"]["type"], word);
+    let ends = [0, 1].map(|i: usize| all[i]["meta_info"]["finish_reason"]["type"].clone());
+    assert_eq!(ends, ["length", "abort"]);
 }

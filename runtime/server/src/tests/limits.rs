@@ -263,25 +263,25 @@ async fn who_comes_during_a_stuck_step_hears_so_when_it_is_found() {
 async fn a_full_queue_is_no_sign_of_bad_health() {
     let (model, permit, mut steps) = waiting();
     let app = behind(model, 1, Door { queued: 1, ..Door::default() });
-    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
-    let running = app.service.submit(vec![request(), request()], "a".into()).await;
-    let running = match running {
-        Ok(running) => running,
-        Err(turned) => panic!("{turned:?}"),
-    };
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(20), ..engine::Request::default() };
+    let running = app.service.submit(vec![request(), request()], "a".into()).await.unwrap();
     steps.recv().await.unwrap();
     permit.send(()).unwrap();
     steps.recv().await.unwrap();
     assert_eq!(refusal(&app, TEXTS, json!({"prompt": "A"})).await.0, 429);
-    // It makes its token behind the others, whatever the limit of the queue.
-    let health = {
-        let app = app.clone();
-        tokio::spawn(async move { get(&app, "/health_generate").await })
-    };
+    // Whoever looks whether a token can be made waits behind the others, whatever the limit of the queue.
+    let mut probe = std::pin::pin!(app.service.probe(request(), "probe".into()));
+    tokio::select! {
+        biased;
+        _ = &mut probe => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
+    }
     drop(permit);
-    let health = health.await.unwrap();
-    assert_eq!((health.status, health.json()), (StatusCode::OK, json!({"status": "ok"})));
+    let mut probe = probe.await.unwrap_or_else(|turned| panic!("{turned:?}"));
+    while probe.next().await.is_some() {}
     drop(running);
+    let health = get(&app, "/health_generate").await;
+    assert_eq!((health.status, health.json()), (StatusCode::OK, json!({"status": "ok"})));
     app.is_draining.store(true, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(get(&app, "/health_generate").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }
