@@ -95,7 +95,7 @@ pub fn engine_of(
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
     let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
-        PrepareError::PoolMemory { kind, pages, bytes } => Failure::input(format!(
+        PrepareError::PoolMemory { kind, pages, bytes } => Failure::usage(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
         )),
         other => Failure::input(other),

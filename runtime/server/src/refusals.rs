@@ -6,7 +6,7 @@ use crate::errors::X_REQUEST_ID;
 use crate::ids;
 use crate::listen::{HEADER_BYTES, MOST_HEADERS};
 use axum::http::StatusCode;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -64,6 +64,26 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Spoken<S> {
             // What stands before it is an answer of a route.
             Some((at, _)) => Pin::new(&mut self.socket).poll_write(context, bytes.get(..at).unwrap_or(bytes)),
         }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.finish(context))?;
+        let mut full = pieces.iter().filter(|piece| !piece.is_empty());
+        let last = full.clone().next_back();
+        match (full.next(), last.and_then(|last| bare(last))) {
+            // What stands before it goes first.
+            (Some(first), Some(_)) => self.poll_write(context, first),
+            _ => Pin::new(&mut self.socket).poll_write_vectored(context, pieces),
+        }
+    }
+
+    /// Long bodies are not copied into one piece for this.
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
