@@ -77,6 +77,9 @@ fn a_wrong_command_line_is_usage() {
     }
 }
 
+/// Flags, each of them or a few together.
+type Flags<'a> = &'a [&'a [&'a str]];
+
 /// Flags whose values make no sense, and what their refusal says besides the flag.
 #[test]
 fn values_that_make_no_sense_are_refused_before_anything_is_read() {
@@ -84,7 +87,7 @@ fn values_that_make_no_sense_are_refused_before_anything_is_read() {
     let generate = ["generate", "/nowhere", "--model", "/nowhere", "--prompt", "a"];
     let load = ["bench", "serve", "http://127.0.0.1:9"];
     let sessions = ["bench", "agentic", "/nowhere", "--model", "/nowhere"];
-    let cases: [(&[&str], &[&[&str]], &str); 4] = [
+    let cases: [(&[&str], Flags<'_>, &str); 4] = [
         (
             &serve,
             &[
