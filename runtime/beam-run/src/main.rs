@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod doctor;
 mod failure;
+mod flags;
 mod generate;
 mod grammar;
 mod model;

@@ -36,6 +36,7 @@ mod params;
 mod parts;
 mod payload;
 mod plain;
+mod refusals;
 mod responses;
 mod router;
 mod service;

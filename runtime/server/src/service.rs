@@ -8,7 +8,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 /// What bounds the door to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
-    /// Most requests that wait for room; more are turned away.
+    /// Most answers that wait for room, beside those that may run at once; more are turned away.
     pub queued: usize,
     /// A request that has waited for so long and has not started is turned away; `None`: it waits on.
     pub wait: Option<Duration>,
@@ -28,6 +28,19 @@ pub struct Door {
 impl Default for Door {
     fn default() -> Self {
         Door { queued: 1024, wait: None, stuck: Duration::from_secs(60) }
+    }
+}
+
+impl Door {
+    /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
+    /// for memory or because as many run as may, none can.
+    fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
+        let (taken, most) = if stalled > 0 {
+            (load.waiting, self.queued)
+        } else {
+            (load.all(), most_running.saturating_add(self.queued))
+        };
+        taken.saturating_add(more) <= most
     }
 }
 
@@ -43,13 +56,21 @@ const BROKE_OFF: &str = "E0307: the executor broke off; this is a defect of the 
 /// What the engine's thread is asked for.
 enum Order {
     /// Several continuations for one client, all of them or none.
-    Submit { requests: Vec<Request>, rid: String, reply: oneshot::Sender<Result<Taken, Turned>> },
+    Submit { asked: Asked, reply: oneshot::Sender<Result<Taken, Turned>> },
     /// Gives requests up; the answer is how many.
     Abort { whom: Whom, reply: oneshot::Sender<usize> },
     /// Ends a request that has said all its client wants, such as one that came to a stop string.
     Enough { id: RequestId },
     /// Forgets what is kept of finished requests; false while some are unfinished.
     Flush { reply: oneshot::Sender<bool> },
+}
+
+/// Requests that come together.
+struct Asked {
+    requests: Vec<Request>,
+    rid: String,
+    /// Whether they only look whether the engine works: a full queue takes them as well.
+    is_probe: bool,
 }
 
 /// Requests that were taken: their names in the engine, and where their events come out.
@@ -70,13 +91,29 @@ pub(crate) enum Whom {
     One(RequestId),
 }
 
+/// Answers that run and answers that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub running: usize,
+    pub waiting: usize,
+}
+
+impl Load {
+    /// All of them.
+    pub fn all(self) -> usize {
+        self.running.saturating_add(self.waiting)
+    }
+}
+
 /// Why a request was not taken.
 #[derive(Debug)]
 pub(crate) enum Turned {
     /// It could never run.
     Refused(Refusal),
-    /// So many wait.
-    Full(usize),
+    /// So many run and wait.
+    Full(Load),
+    /// So many answers could never be under way together: those that may run and those that may wait.
+    TooMany(usize, Load),
     /// It has waited for so long.
     Late(Duration),
     /// A request that is not finished has this name.
@@ -94,6 +131,7 @@ pub struct Service {
     state: Arc<State>,
     limit_tokens: usize,
     vocab: usize,
+    most_running: usize,
     door: Door,
 }
 
@@ -104,6 +142,10 @@ struct State {
     started: Instant,
     /// When the thread last went round, in milliseconds after `started`.
     round_ms: AtomicU64,
+    /// How many found no room in the last step.
+    stalled: AtomicUsize,
+    /// Steps that came back.
+    steps: AtomicU64,
     metrics: Metrics,
 }
 
@@ -121,18 +163,21 @@ impl Service {
             is_busy: AtomicBool::new(false),
             started: Instant::now(),
             round_ms: AtomicU64::new(0),
+            stalled: AtomicUsize::new(0),
+            steps: AtomicU64::new(0),
             metrics: Metrics::default(),
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
+        let most_running = engine.scheduler().most_running();
         let alive = Alive(state.clone());
         let own = door.clone();
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            let (clients, names, arrivals) = Default::default();
-            Worker { engine, inbox, clients, names, arrivals, door: own, state }.run();
+            let (clients, names, arrivals, stalled) = Default::default();
+            Worker { engine, inbox, clients, names, arrivals, stalled, door: own, state }.run();
         })?;
-        Ok(Service { orders, state, limit_tokens, vocab, door })
+        Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
 
     /// Longest sequence, prompt and answer together.
@@ -158,10 +203,22 @@ impl Service {
             && now_ms.saturating_sub(last_ms) > self.door.stuck.as_millis() as u64
     }
 
-    /// How many requests wait, if no more may.
-    pub(crate) fn is_full(&self) -> Option<usize> {
-        let waiting = self.state.metrics.queued();
-        (waiting > 0 && waiting >= self.door.queued).then_some(waiting)
+    /// What runs and waits, if no more may.
+    pub(crate) fn is_full(&self) -> Option<Load> {
+        let metrics = &self.state.metrics;
+        let load = Load { running: metrics.running(), waiting: metrics.queued() };
+        let stalled = self.state.stalled.load(Ordering::Acquire);
+        (!self.door.admits(load, stalled, 1, self.most_running)).then_some(load)
+    }
+
+    /// Most answers that can be under way together.
+    pub(crate) fn most_answers(&self) -> Load {
+        Load { running: self.most_running, waiting: self.door.queued }
+    }
+
+    /// Steps that came back so far.
+    pub(crate) fn steps(&self) -> u64 {
+        self.state.steps.load(Ordering::Relaxed)
     }
 
     /// Counts and times of this server.
@@ -172,8 +229,17 @@ impl Service {
     /// Queues continuations for one client under a name: all of them, or none. Where waiting has a limit, this waits with
     /// them until the first has started.
     pub(crate) async fn submit(&self, requests: Vec<Request>, rid: String) -> Result<Generation, Turned> {
+        self.ask(Asked { requests, rid, is_probe: false }).await
+    }
+
+    /// The same for one request that looks whether the engine works; it is taken where the queue is full, too.
+    pub(crate) async fn probe(&self, request: Request, rid: String) -> Result<Generation, Turned> {
+        self.ask(Asked { requests: vec![request], rid, is_probe: true }).await
+    }
+
+    async fn ask(&self, asked: Asked) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::Submit { requests, rid, reply }).map_err(|_| Turned::Stopped)?;
+        self.orders.send(Order::Submit { asked, reply }).map_err(|_| Turned::Stopped)?;
         let answer = self.unless_stuck(answer).await.ok_or(Turned::Stuck)?;
         let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
         let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
@@ -252,6 +318,11 @@ impl Generation {
     }
 }
 
+/// Name of one of several requests that were submitted under a name: by it that one alone can be given up.
+pub(crate) fn name_of(rid: &str, index: usize) -> String {
+    format!("{rid}_{index}")
+}
+
 /// Tells the service when the thread ends, however it ends.
 struct Alive(Arc<State>);
 
@@ -275,6 +346,8 @@ struct Client {
 /// What was submitted together.
 struct Group {
     rid: String,
+    /// Whether each of its requests has a name besides.
+    is_several: bool,
     since: Instant,
     /// One of its requests has left the queue.
     has_started: AtomicBool,
@@ -290,6 +363,8 @@ struct Worker<E: Executor> {
     names: HashMap<String, usize>,
     /// What has come, in order, where waiting has a limit.
     arrivals: VecDeque<Arc<Group>>,
+    /// How many found no room in the last step.
+    stalled: usize,
     door: Door,
     state: Arc<State>,
 }
@@ -316,7 +391,15 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Writes down what others may want to know.
-    fn publish(&self, progress: Progress) {
+    fn publish(&mut self, progress: Progress) {
+        // While a step is on its way nobody was looked at: who waits then may find room in the next.
+        if progress != Progress::Waiting {
+            self.stalled = self.engine.scheduler().waiting();
+            self.state.stalled.store(self.stalled, Ordering::Release);
+        }
+        if progress == Progress::Worked {
+            self.state.steps.fetch_add(1, Ordering::Relaxed);
+        }
         self.state.metrics.load(self.engine.scheduler());
         if progress == Progress::Idle {
             self.state.is_busy.store(false, Ordering::Release);
@@ -360,8 +443,8 @@ impl<E: Executor> Worker<E> {
     /// Does what is asked for. A client that has gone away has dropped its end of the answer, and misses nothing.
     fn take(&mut self, order: Order) {
         match order {
-            Order::Submit { requests, rid, reply } => {
-                let answer = self.submit(requests, rid);
+            Order::Submit { asked, reply } => {
+                let answer = self.submit(asked);
                 let _ = reply.send(answer);
             }
             Order::Abort { whom, reply } => {
@@ -383,20 +466,27 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    fn submit(&mut self, requests: Vec<Request>, rid: String) -> Result<Taken, Turned> {
+    fn submit(&mut self, asked: Asked) -> Result<Taken, Turned> {
+        let Asked { requests, rid, is_probe } = asked;
         if self.names.contains_key(&rid) {
             return Err(Turned::Named(rid));
         }
-        let waiting = self.engine.scheduler().waiting();
-        if waiting.saturating_add(requests.len()) > self.door.queued.max(requests.len()) {
+        let (scheduler, all) = (self.engine.scheduler(), requests.len());
+        let load = Load { running: scheduler.running(), waiting: scheduler.waiting() };
+        let most = Load { running: scheduler.most_running(), waiting: self.door.queued };
+        if all > most.all() {
+            return Err(Turned::TooMany(all, most));
+        }
+        if !is_probe && !self.door.admits(load, self.stalled, all, most.running) {
             self.state.metrics.turned_away();
-            return Err(Turned::Full(waiting));
+            return Err(Turned::Full(load));
         }
         // One that is refused leaves none of the others behind.
         let ids = self.engine.submit_all(requests).map_err(Turned::Refused)?;
         let (events, receiver) = unbounded_channel();
         let (has_started, is_late) = Default::default();
-        let group = Arc::new(Group { rid: rid.clone(), since: Instant::now(), has_started, is_late });
+        let is_several = ids.len() > 1;
+        let group = Arc::new(Group { rid: rid.clone(), is_several, since: Instant::now(), has_started, is_late });
         for (index, id) in ids.iter().enumerate() {
             let (events, group) = (events.clone(), group.clone());
             self.clients.insert(*id, Client { events, index, group, last: None, is_enough: false });
@@ -446,7 +536,8 @@ impl<E: Executor> Worker<E> {
     fn abort(&mut self, whom: &Whom) -> usize {
         let is_meant = |id: &RequestId, client: &Client| match whom {
             Whom::All => true,
-            Whom::Named(rid) => client.group.rid == *rid,
+            Whom::Named(rid) if self.names.contains_key(rid) => client.group.rid == *rid,
+            Whom::Named(rid) => client.group.is_several && name_of(&client.group.rid, client.index) == *rid,
             Whom::One(one) => id == one,
         };
         let meant: Vec<RequestId> = self.clients.iter().filter(|(id, c)| is_meant(id, c)).map(|(id, _)| *id).collect();

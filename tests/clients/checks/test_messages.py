@@ -79,10 +79,10 @@ def test_raw_events_come_in_order(claude, server):
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 def test_tools_in_a_loop(claude, server, streams, display):
-    thinking = {"type": "enabled", "budget_tokens": 200, "display": display}
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": display}
 
     def ask(messages):
-        request = asked(server, messages=messages, tools=[TOOL], thinking=thinking)
+        request = asked(server, messages=messages, tools=[TOOL], thinking=thinking, max_tokens=1100)
         if not streams:
             return claude.messages.create(**request)
         with claude.messages.stream(**request) as stream:

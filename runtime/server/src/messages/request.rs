@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::check_schema;
 use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, never, refuse};
+use crate::parts::optional_word;
 use crate::turn::{FieldNames, Format, TurnRequest};
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
@@ -42,7 +43,10 @@ pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<
         return Err(missing("max_tokens"));
     }
     fields.number("temperature", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?;
-    fields.object("metadata")?;
+    if let Some(metadata) = fields.object("metadata")? {
+        optional_word(Fields(metadata), "metadata", "user_id")?;
+    }
+    fields.only_strings(NAMES.stop)?;
     let params = params::params(app, fields, NAMES)?;
     let (messages, continues) = blocks::messages(fields)?;
     let (tools, places) = tools::tools(fields)?;

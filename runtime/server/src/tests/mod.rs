@@ -16,6 +16,7 @@ mod limits;
 mod messages;
 mod messages_errors;
 mod pressure;
+mod queues;
 mod reports;
 mod responses;
 mod responses_calls;

@@ -64,7 +64,7 @@ pub(super) fn as_messages(body: &Value) -> Value {
     blocks::body(json!({
         "max_tokens": body["max_tokens"].as_u64().unwrap_or(250),
         "temperature": body["temperature"],
-        "stop_sequences": body["stop"],
+        "stop_sequences": body["stop"].as_str().map(|stop| json!([stop])).unwrap_or_else(|| body["stop"].clone()),
         "tools": tools,
         "tool_choice": choice,
     }))

@@ -94,16 +94,21 @@ impl Left {
 impl Following {
     /// Choices of one request at the beginning of a grammar.
     pub fn choices(grammar: &Arc<Grammar>, choices: usize, least: Least) -> impl Iterator<Item = Following> {
-        let left = Arc::new(Mutex::new(Left::new(choices)));
-        let one = move |grammar: Arc<Grammar>| Following {
+        Following::each(std::iter::repeat_n((grammar.clone(), least), choices).collect())
+    }
+
+    /// Choices of one request, each at the beginning of its grammar.
+    pub fn each(grammars: Vec<(Arc<Grammar>, Least)>) -> impl Iterator<Item = Following> {
+        let left = Arc::new(Mutex::new(Left::new(grammars.len())));
+        let one = move |(grammar, least): (Arc<Grammar>, Least)| Following {
             matcher: grammar.matcher(),
             words: grammar.vocab().div_ceil(32),
             left: left.clone(),
             fault: Fault::default(),
-            least: least.clone(),
+            least,
             taken: 0,
         };
-        std::iter::repeat_n(grammar.clone(), choices).map(one)
+        grammars.into_iter().map(one)
     }
 
     /// Where it tells why it could not go on.

@@ -24,6 +24,7 @@ mod request;
 mod spelling;
 mod spoken;
 mod start;
+mod work;
 
 pub(crate) use answers::{Answers, Collected, Plan, Usage};
 pub(crate) use following::{Following, Least};

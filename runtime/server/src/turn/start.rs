@@ -42,7 +42,7 @@ impl Turn {
 
     async fn prompt(app: &Arc<App>, request: &Arc<TurnRequest>) -> Result<Prompt, ApiError> {
         let (shared, request) = (app.clone(), request.clone());
-        app.encoding(move || prompt(&shared, &request)).await
+        app.encoding(move |gone| prompt(&shared, &request, gone)).await
     }
 
     /// All that is left of all choices.
