@@ -208,7 +208,9 @@ fn what_runs_when_an_executor_breaks_off_ends_and_the_rest_goes_on() {
         for prompt in [&[1, 2][..], &[3, 4, 5, 6, 7, 8, 9, 1, 2, 3], &[5, 3], &[1, 2, 3]] {
             engine.submit(request(prompt, 12)).unwrap();
         }
-        (0..calls).for_each(|_| drop(engine.step()));
+        (0..calls).for_each(|_| {
+            engine.step();
+        });
         let (left, waiting) = (engine.scheduler().unfinished(), engine.scheduler().waiting());
         let running = left - waiting;
         if memory {
@@ -307,7 +309,9 @@ fn who_ends_alone_holds_nothing() {
     assert!(matches!(answers(&mut engine)[0], (_, Some(FinishReason::Error(_)))));
     assert_eq!((engine.scheduler().running(), engine.scheduler().unfinished()), (0, 0));
     let id = engine.submit(request(&[6, 2, 3, 4, 5], 6)).unwrap();
-    (0..3).for_each(|_| drop(engine.step()));
+    (0..3).for_each(|_| {
+        engine.step();
+    });
     assert_eq!((engine.scheduler().running(), engine.scheduler().unfinished()), (1, 1));
     assert!(!engine.flush() && !engine.next_weights());
     engine.abort(id);

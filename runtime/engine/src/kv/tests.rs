@@ -84,7 +84,9 @@ impl Driver {
                     self.kv.backed_up(&backup, good);
                 }
             }
-            8 | 9 => drop(self.kv.evict(self.draw.below(self.kv.pages.kinds() + 1))),
+            8 | 9 => {
+                self.kv.evict(self.draw.below(self.kv.pages.kinds() + 1));
+            }
             _ => {}
         }
         let Some(holder) = self.holders.get_mut(at) else { return };
