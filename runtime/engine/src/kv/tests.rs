@@ -164,7 +164,7 @@ fn short_memory_keeps_its_books() {
         assert_eq!((held, bytes, host.used_bytes), (0, 0, 0), "seed {seed}");
         sum.iter_mut().zip(driver.taken).for_each(|(sum, n)| *sum += n);
     }
-    assert!(sum.iter().all(|n| *n > 200), "not all of it was met: {sum:?}");
+    assert!(sum.iter().all(|n| *n > 50), "not all of it was met: {sum:?}");
 }
 
 /// Tables that steps hold stay as they were, and the next one is up to date however much has changed.
@@ -214,8 +214,8 @@ fn the_longest_sequence_is_exact() {
 /// Where no kind keeps everything, ids can be what is short.
 #[test]
 fn ids_are_room_too() {
-    // Seven ids, three pages of a window that sees two positions.
-    let mut kv = Kv::new(&memory(1, &[Some(2)], &[3]), 4, true).unwrap();
+    // Seven ids, three pages of a window that sees three positions.
+    let mut kv = Kv::new(&memory(1, &[Some(3)], &[3]), 4, true).unwrap();
     kv.host_mut().set_bytes(1000);
     let (space, tokens) = (Namespace::default(), [1, 2, 3]);
     let mut table = kv.take(&Prefix::default(), &mut Vec::new()).unwrap();
