@@ -12,6 +12,7 @@ mod held;
 mod hostile;
 mod life;
 mod limits;
+mod logs;
 mod messages;
 mod messages_errors;
 mod pressure;
