@@ -1,7 +1,9 @@
 //! The engine's thread and the door to it: requests in, one channel of events out for each client.
 
-use crate::metrics::Metrics;
+use crate::log::{Log, seconds};
+use crate::metrics::{Metrics, Stage};
 use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Usage};
+use serde_json::json;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -44,10 +46,16 @@ impl Door {
     }
 }
 
-/// How long the thread looks for new requests while a device computes.
+/// How long the thread looks for new requests while a device computes: at least, at most, and by how much of the time that
+/// it has computed already. Short steps are noticed soon, and long ones cost few looks.
 const POLL: Duration = Duration::from_micros(50);
+const LONGEST_POLL: Duration = Duration::from_millis(1);
+const POLLS: u32 = 32;
 /// How often whoever waits looks whether the engine is stuck while it becomes so.
 const LOOKS: u32 = 64;
+/// How long tokens are counted for their rate, and after how many of these times the load is written to the log.
+const RATE: Duration = Duration::from_secs(1);
+const RATES_A_LINE: u32 = 10;
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
 /// What requests are told whose step broke off.
@@ -157,6 +165,11 @@ impl Service {
 
     /// The same behind a door of its own.
     pub fn behind<E: Executor + 'static>(engine: Engine<E>, door: Door) -> std::io::Result<Service> {
+        Service::logged(engine, door, None)
+    }
+
+    /// The same with a log of what it does.
+    pub fn logged<E: Executor + 'static>(engine: Engine<E>, door: Door, log: Option<Log>) -> std::io::Result<Service> {
         let (orders, inbox) = channel();
         let state = Arc::new(State {
             is_alive: AtomicBool::new(true),
@@ -174,8 +187,9 @@ impl Service {
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            let (clients, names, arrivals, stalled) = Default::default();
-            Worker { engine, inbox, clients, names, arrivals, stalled, door: own, state }.run();
+            let (events, clients, names, arrivals, stalled) = Default::default();
+            let rated = Rated { since: Instant::now(), tokens: 0, count: 0 };
+            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, log, rated }.run();
         })?;
         Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
@@ -337,10 +351,38 @@ struct Client {
     events: UnboundedSender<(usize, Event)>,
     index: usize,
     group: Arc<Group>,
-    /// When its last token came.
+    /// When it left the queue, and when its first and its last token came.
+    left: Option<Instant>,
+    first: Option<Instant>,
     last: Option<Instant>,
     /// It has said enough.
     is_enough: bool,
+}
+
+impl Client {
+    /// What the log says of a request that is over.
+    fn fields(&self, now: Instant, reason: &FinishReason, usage: &Usage) -> serde_json::Value {
+        let since = self.group.since;
+        let (word, error) = match reason {
+            FinishReason::Stop(_) => ("stop", None),
+            FinishReason::Length => ("length", None),
+            FinishReason::Aborted if self.is_enough => ("stop", None),
+            FinishReason::Aborted => ("abort", None),
+            FinishReason::Error(text) => ("error", Some(text)),
+        };
+        json!({
+            "rid": self.group.rid,
+            "choice": self.index,
+            "finish_reason": word,
+            "error": error,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "queue_time_seconds": self.left.map(|left| seconds(left - since)),
+            "time_to_first_token_seconds": self.first.map(|first| seconds(first - since)),
+            "e2e_request_latency_seconds": seconds(now - since),
+        })
+    }
 }
 
 /// What was submitted together.
@@ -358,6 +400,8 @@ struct Group {
 struct Worker<E: Executor> {
     engine: Engine<E>,
     inbox: Receiver<Order>,
+    /// Memory for what a step leaves.
+    events: Vec<Event>,
     clients: HashMap<RequestId, Client>,
     /// Names of unfinished requests, and how many have each.
     names: HashMap<String, usize>,
@@ -367,17 +411,32 @@ struct Worker<E: Executor> {
     stalled: usize,
     door: Door,
     state: Arc<State>,
+    log: Option<Log>,
+    rated: Rated,
+}
+
+/// Since when tokens are counted, how many there were by then, and how often that was.
+struct Rated {
+    since: Instant,
+    tokens: u64,
+    count: u32,
 }
 
 impl<E: Executor> Worker<E> {
     fn run(mut self) {
-        let mut progress = Progress::Idle;
+        let (mut progress, mut since) = (Progress::Idle, Instant::now());
         loop {
             self.publish(progress);
-            if !self.take_orders(progress) {
+            if progress != Progress::Waiting {
+                since = Instant::now();
+            }
+            if !self.take_orders(progress, (since.elapsed() / POLLS).clamp(POLL, LONGEST_POLL)) {
                 return;
             }
-            self.abort_abandoned();
+            // Before a step begins; looking at every client is too much for each look at the device.
+            if progress != Progress::Waiting {
+                self.abort_abandoned();
+            }
             self.turn_late_away();
             self.begin_step(progress);
             // A defect in an executor costs the requests of that step, not the server.
@@ -400,9 +459,22 @@ impl<E: Executor> Worker<E> {
         if progress == Progress::Worked {
             self.state.steps.fetch_add(1, Ordering::Relaxed);
         }
-        self.state.metrics.load(self.engine.scheduler());
+        let metrics = &self.state.metrics;
+        metrics.load(self.engine.scheduler());
+        let (tokens, passed) = (metrics.generated(), self.rated.since.elapsed());
         if progress == Progress::Idle {
+            metrics.rate(0.0);
             self.state.is_busy.store(false, Ordering::Release);
+        } else if passed >= RATE {
+            metrics.rate((tokens - self.rated.tokens) as f64 / passed.as_secs_f64());
+            self.rated.count += 1;
+        }
+        if progress == Progress::Idle || passed >= RATE {
+            (self.rated.since, self.rated.tokens) = (Instant::now(), tokens);
+        }
+        if let (Some(log), RATES_A_LINE..) = (&self.log, self.rated.count) {
+            log.write("load", metrics.load_fields());
+            self.rated.count = 0;
         }
     }
 
@@ -415,17 +487,20 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. False when nobody is left.
-    fn take_orders(&mut self, progress: Progress) -> bool {
+    fn take_orders(&mut self, progress: Progress, poll: Duration) -> bool {
         let first = match progress {
-            Progress::Idle => match self.inbox.recv() {
-                Ok(order) => Some(order),
-                Err(_) => return false,
-            },
-            Progress::Waiting => match self.inbox.recv_timeout(POLL) {
+            Progress::Idle => {
+                let since = Instant::now();
+                let Ok(order) = self.inbox.recv() else { return false };
+                self.state.metrics.rested(since.elapsed());
+                (self.rated.since, self.rated.count) = (Instant::now(), 0);
+                Some(order)
+            }
+            Progress::Waiting => match self.inbox.recv_timeout(poll) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(POLL);
+                    std::thread::sleep(poll);
                     None
                 }
             },
@@ -478,7 +553,7 @@ impl<E: Executor> Worker<E> {
             return Err(Turned::TooMany(all, most));
         }
         if !is_probe && !self.door.admits(load, self.stalled, all, most.running) {
-            self.state.metrics.turned_away();
+            self.turned_away(&rid, "full");
             return Err(Turned::Full(load));
         }
         // One that is refused leaves none of the others behind.
@@ -489,7 +564,8 @@ impl<E: Executor> Worker<E> {
         let group = Arc::new(Group { rid: rid.clone(), is_several, since: Instant::now(), has_started, is_late });
         for (index, id) in ids.iter().enumerate() {
             let (events, group) = (events.clone(), group.clone());
-            self.clients.insert(*id, Client { events, index, group, last: None, is_enough: false });
+            self.clients
+                .insert(*id, Client { events, index, group, left: None, first: None, last: None, is_enough: false });
         }
         if !ids.is_empty() {
             self.names.insert(rid, ids.len());
@@ -512,6 +588,13 @@ impl<E: Executor> Worker<E> {
         Some(client)
     }
 
+    fn turned_away(&self, rid: &str, why: &str) {
+        self.state.metrics.turned_away();
+        if let Some(log) = &self.log {
+            log.write("rejected", json!({"rid": rid, "reason": why, "num_queue_reqs": self.state.metrics.queued()}));
+        }
+    }
+
     /// Gives up what has waited too long.
     fn turn_late_away(&mut self) {
         let Some(wait) = self.door.wait else { return };
@@ -525,7 +608,7 @@ impl<E: Executor> Worker<E> {
                 continue;
             }
             group.is_late.store(true, Ordering::Release);
-            self.state.metrics.turned_away();
+            self.turned_away(&group.rid, "late");
             let of_group = |(_, client): &(&RequestId, &Client)| Arc::ptr_eq(&client.group, &group);
             let late: Vec<RequestId> = self.clients.iter().filter(of_group).map(|(id, _)| *id).collect();
             late.iter().for_each(|id| self.engine.abort(*id));
@@ -564,22 +647,37 @@ impl<E: Executor> Worker<E> {
     }
 
     fn deliver(&mut self) {
-        for event in self.engine.take_events() {
+        let mut events = std::mem::take(&mut self.events);
+        self.engine.drain_events(&mut events);
+        // All of a step came at once.
+        let now = Instant::now();
+        for event in events.drain(..) {
             let id = event.request();
             let Some(client) = self.clients.get_mut(&id) else { continue };
-            let (now, since) = (Instant::now(), client.group.since);
+            let since = client.group.since;
             match &event {
                 Event::Started { .. } => {
                     client.group.has_started.store(true, Ordering::Release);
+                    client.left = Some(now);
                     self.state.metrics.left_queue(now - since);
                 }
                 Event::Scored { .. } => {}
                 Event::Token { .. } => {
+                    if client.first.is_none() {
+                        client.first = Some(now);
+                        self.state.metrics.stage(Stage::Prompt, now - client.left.unwrap_or(since));
+                    }
                     self.state.metrics.token(since, client.last.replace(now), now);
                 }
                 Event::Finished { reason, usage, .. } => {
                     let is_given_up = *reason == FinishReason::Aborted && !client.is_enough;
                     self.state.metrics.finished(since, now, is_given_up, usage);
+                    if let Some(first) = client.first {
+                        self.state.metrics.stage(Stage::Answer, now - first);
+                    }
+                    if let Some(log) = &self.log {
+                        log.write("request", client.fields(now, reason, usage));
+                    }
                 }
             }
             let is_last = matches!(event, Event::Finished { .. });
@@ -588,5 +686,6 @@ impl<E: Executor> Worker<E> {
                 self.remove(id);
             }
         }
+        self.events = events;
     }
 }

@@ -49,7 +49,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let written = text.tokenizer.token_bytes().map_or(0, |tokens| tokens.len());
     engine.set_known_tokens(written.max(text.tokenizer.vocab()));
     let name = args.served_model_name.clone().unwrap_or_else(|| directory_name(dir));
-    let service = Service::behind(engine, args.endpoint.door())
+    let service = Service::logged(engine, args.endpoint.door(), args.endpoint.log()?)
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
     if let Some(problem) = app.cannot_hold() {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::flags;
 use clap::Args;
-use server::{Door, Key, Options};
+use server::{Door, Key, Log, LogFormat, Options};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -71,6 +71,9 @@ pub struct EndpointArgs {
     /// What the names of metrics begin with: our own prefix, or that of another server, for its dashboards.
     #[arg(long, value_name = "WHOSE", default_value = "own", value_parser = ["own", "sglang"])]
     metrics_names: String,
+    /// Log of requests and load on the error stream, a line each: as words, or as JSON objects.
+    #[arg(long, value_name = "FORMAT", default_value = "none", value_parser = ["none", "text", "json"])]
+    log: String,
 }
 
 impl EndpointArgs {
@@ -109,6 +112,18 @@ impl EndpointArgs {
     pub fn door(&self) -> Door {
         let wait = (self.max_wait_seconds > 0).then(|| Duration::from_secs(self.max_wait_seconds));
         Door { queued: self.max_queued_requests, wait, stuck: Duration::from_secs(self.stuck_seconds) }
+    }
+
+    /// The log that is asked for.
+    pub fn log(&self) -> Result<Option<Log>, Failure> {
+        let format = match self.log.as_str() {
+            "text" => LogFormat::Text,
+            "json" => LogFormat::Json,
+            _ => return Ok(None),
+        };
+        let log = Log::to(format, std::io::stderr())
+            .map_err(|e| Failure::device(format!("R0301: no thread for the log: {e}; end other programs")))?;
+        Ok(Some(log))
     }
 
     /// How long running requests may go on after the first signal.

@@ -13,6 +13,7 @@ mod held;
 mod hostile;
 mod life;
 mod limits;
+mod logs;
 mod messages;
 mod messages_errors;
 mod pressure;

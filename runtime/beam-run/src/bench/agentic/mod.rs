@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Device and host: a PCIe 5 link of 16 lanes, of which four fifths are had.
-const HOST_LINK: Link = Link { bytes_per_second: 50e9, seconds: 2e-6 };
+const HOST_LINK: Link = Link { bytes_per_second: 50e9, seconds: 2e-6, ahead_seconds: 1e-3 };
 /// Share of a device's memory for weights and caches.
 const MEMORY_SHARE: f64 = 0.9;
 
