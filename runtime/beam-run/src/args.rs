@@ -141,9 +141,10 @@ pub struct ServeArgs {
     /// Longest sequence, prompt and answer together; the model's own context if absent, at most 32768 without this.
     #[arg(long, value_name = "TOKENS", value_parser = flags::at_least(flags::LEAST_CONTEXT_TOKENS))]
     pub context: Option<usize>,
-    /// Most requests that run at once; more wait.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_running: u32,
+    /// Most requests that run at once, and how many of the longest the cache holds; if absent, as many as the artifact decodes
+    /// in one step, and a cache for 8 of the longest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_running: Option<u32>,
     /// Who runs when, and what is kept.
     #[command(flatten)]
     pub scheduling: SchedulingArgs,

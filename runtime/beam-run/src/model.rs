@@ -70,21 +70,10 @@ pub fn engine(
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
-    engine_with(artifact, args, limits, next)
+    engine_of(artifact, args, limits, (context_tokens, running), next)
 }
 
-/// The same with all that an engine can be told. Its cache holds `limits.running` sequences of the longest kind.
-pub fn engine_with(
-    artifact: &Artifact,
-    args: &ModelArgs,
-    limits: Limits,
-    next: &str,
-) -> Result<Engine<Box<dyn Executor>>, Failure> {
-    let holds = (limits.context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS), limits.running);
-    engine_of(artifact, args, limits, holds, next)
-}
-
-/// The same with a cache for so many sequences of so many tokens.
+/// The same with all that an engine can be told, and a cache for so many sequences of so many tokens.
 pub fn engine_of(
     artifact: &Artifact,
     args: &ModelArgs,

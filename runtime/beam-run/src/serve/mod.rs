@@ -38,8 +38,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let next = "lower `--max-running` or `--context`";
-    let limits = args.scheduling.limits(context_tokens, args.max_running as usize)?;
-    let mut engine = args.scheduling.with_host_tier(model::engine_with(&artifact, &args.model, limits, next)?)?;
+    let running = args.max_running.map(|n| n as usize);
+    let limits =
+        args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
+    let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
+    let mut engine = args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, next)?)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(
@@ -76,6 +79,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     runtime.shutdown_background();
     served
 }
+
+/// How many of the longest sequences the cache holds where nobody says so.
+const CACHED_SEQUENCES: usize = 8;
 
 fn cannot_listen(address: &str, error: &std::io::Error) -> Failure {
     let message = format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`");
