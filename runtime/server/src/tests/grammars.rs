@@ -21,7 +21,7 @@ fn endless() -> Value {
 }
 
 /// A grammar that compiles and forces more than can be followed once it is begun.
-const LATE: &str = "start: /[bc]/ (x | y){400}\nx: \"a\"\ny: \"a\" \"a\"";
+pub(super) const LATE: &str = "start: /[bc]/ (x | y){400}\nx: \"a\"\ny: \"a\" \"a\"";
 
 fn messages(more: Value) -> Value {
     with(json!({"model": "toy", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}), more)
