@@ -104,17 +104,17 @@ pub(super) fn folded(all: &[Value]) -> Told {
         usage: delta["usage"].clone(),
         ..Told::default()
     };
-    let (blocks, open) = fold_blocks(blocks);
+    let (mut blocks, open) = fold_blocks(blocks);
     assert!(!open, "a block stays open");
-    told.blocks = blocks.iter().map(plain).collect();
-    let calls = told.blocks.iter().rposition(|block| block["type"] == "tool_use");
-    for (at, block) in told.blocks.iter_mut().enumerate() {
+    let calls = blocks.iter().rposition(|block| block["type"] == "tool_use");
+    for (at, block) in blocks.iter_mut().enumerate() {
         // Only the last call can be cut off, and none where tools are to be called.
         if let Some(text) = block["input"].as_str() {
             assert!(told.stop_reason != "tool_use" && Some(at) == calls, "broken arguments: {block}");
             block["input"] = reports::arguments(text);
         }
     }
+    told.blocks = blocks.iter().map(plain).collect();
     told
 }
 

@@ -191,7 +191,7 @@ async fn what_is_no_request_is_answered_in_json_and_by_name() {
     for (request, status, code) in [
         (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), "431", "headers_too_large"),
         (long, "431", "headers_too_large"),
-        (format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(66_000)), "414", "path_too_long"),
+        (format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(66_000)), "431", "headers_too_large"),
         ("garbage\r\n\r\n".to_owned(), "400", "malformed_request"),
         ("GET /health HTTP/1.1\r\nhost: x\r\nno colon\r\n\r\n".to_owned(), "400", "malformed_request"),
         (format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n"), "400", "malformed_request"),
