@@ -87,6 +87,7 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
         }
         GrammarSpec::Lark(text) => {
             guard::lark("lark", text)?;
+            guard::ending_tokens("lark", text, writer.vocabulary())?;
             writer.rule(&format!("%lark {{\n{text}\n}}"))
         }
         GrammarSpec::Choice(texts) if texts.is_empty() => {
