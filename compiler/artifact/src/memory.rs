@@ -119,7 +119,7 @@ impl Piece {
 
     /// Size, unless 64 bits cannot count it.
     pub fn bytes(&self) -> Option<u64> {
-        self.elements()?.checked_mul(self.dtype.bytes() as u64)
+        Some(self.dtype.bytes_for(self.elements()?)).filter(|bytes| *bytes < u64::MAX)
     }
 
     /// How people name it: its weights.

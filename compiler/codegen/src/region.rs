@@ -236,7 +236,7 @@ impl Maker<'_> {
         }
         let ty = self.graph().tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
         let rows = ty.row_axes().next().map(str::to_owned);
-        let place = Scratch { row_bytes: ty.fixed_elements() * ty.dtype.bytes() as u64, rows };
+        let place = Scratch { row_bytes: ty.dtype.bytes_for(ty.fixed_elements()), rows };
         self.out.scratch.push(place);
         self.places.insert(id, self.out.scratch.len() - 1);
         Ok(Param::Scratch(self.out.scratch.len() - 1))

@@ -186,7 +186,8 @@ impl Anatomy {
             }
         }
         a.axes == b.axes
-            && a.dtype.bytes() == b.dtype.bytes()
+            && a.dtype.element_bytes().is_some()
+            && a.dtype.element_bytes() == b.dtype.element_bytes()
             && computed.contains(&new)
             && a.axes.first().is_none_or(|axis| strand.rows.contains(&axis.name))
             && strand.rows.iter().all(|row| a.axis(row).is_some())

@@ -45,7 +45,7 @@ impl Reader<'_> {
 
     fn dtype(&self, key: &str, word: &str) -> Result<DType, TargetError> {
         match word.parse::<DType>() {
-            Ok(dtype) if dtype.is_float() => Ok(dtype),
+            Ok(dtype) if dtype.is_float() && !dtype.is_narrow() => Ok(dtype),
             _ => Err(self.error(format!("`{key}` is `{word}`"), "use `f32` or `bf16`")),
         }
     }

@@ -201,7 +201,7 @@ fn weight_bytes(facts: &Facts, mesh: &Mesh) -> f64 {
             Scope::Layer => layers.clone().filter(|l| facts.layer_has(*l, w)).count(),
         };
         let ranks: f64 = w.axes.iter().flatten().map(|a| parts(&a.name) as f64).product();
-        copies as f64 * w.elements() as f64 * w.dtype.bytes() as f64 / ranks
+        copies as f64 * w.dtype.bytes_for(w.elements()) as f64 / ranks
     };
     facts.weights.iter().map(weight).sum()
 }

@@ -93,7 +93,7 @@ impl Cache {
             let no_memory = || PrepareError::PoolMemory {
                 kind: layout.kind.clone(),
                 pages: *pages,
-                bytes: u128::from(layout.page_stride) * *pages as u128 * layout.dtype.bytes() as u128,
+                bytes: u128::from(layout.page_bytes()) * *pages as u128,
             };
             let memory = Memory::new(layout.dtype, elements(layout, *pages)).ok_or_else(|| PrepareError::Mismatch {
                 plan: format!("stores KV kind `{}` as {}", layout.kind, layout.dtype),
@@ -193,7 +193,7 @@ impl Cache {
     pub fn write_layer(&mut self, kind: usize, layer: usize, page: usize, bytes: &[u8]) -> bool {
         let Some(pool) = self.pool_mut(kind) else { return false };
         let layout = pool.layout;
-        let width = layout.head_elements as usize * layout.dtype.bytes();
+        let width = layout.dtype.bytes_for(layout.head_elements) as usize;
         let rows = layout.page_tokens as usize * layout.heads as usize * 2;
         if bytes.len() != rows * width {
             return false;

@@ -58,6 +58,7 @@ pub fn facts(schedule: &[&str], kv: Vec<KvKind>) -> Facts {
         schedule: schedule.iter().map(|k| LayerKinds::from_iter([("attn".to_owned(), (*k).to_owned())])).collect(),
         weights: Vec::new(),
         kv,
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

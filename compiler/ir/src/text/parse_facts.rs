@@ -3,7 +3,9 @@
 use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{MAX_LAYERS, Parser};
-use crate::{DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
+use crate::{
+    DiskForm, DiskLayout, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding,
+};
 use crate::{Weight, When};
 use indexmap::IndexMap;
 use std::fmt::Display;
@@ -33,6 +35,7 @@ impl Parser<'_> {
             schedule: Vec::new(),
             weights: Vec::new(),
             kv: Vec::new(),
+            stored: None,
             runtime: RuntimeFacts::default(),
             files: Vec::new(),
         };
@@ -204,7 +207,7 @@ impl Parser<'_> {
         while self.eat_word("disk") {
             disk.push(self.disk_form()?);
         }
-        Ok(Weight { name, scope, axes, dtype, pinned, when, disk, quant, span: None })
+        Ok(Weight { name, scope, axes, dtype, pinned, when, only: None, absent: None, disk, quant, span: None })
     }
 
     fn disk_form(&mut self) -> Result<DiskForm, ParseError> {
@@ -220,6 +223,6 @@ impl Parser<'_> {
         }
         self.keyword("shape")?;
         let shape = self.list('[', ']', Self::number)?;
-        Ok(DiskForm { tensor, spread, slice, shape })
+        Ok(DiskForm { tensor, spread, slice, shape, layout: DiskLayout::Plain })
     }
 }

@@ -115,6 +115,7 @@ impl Parser<'_> {
             "fma" => Op::Fma,
             "select" => Op::Select,
             "round" => Op::Round(self.dtype()?),
+            "block_round" => Op::BlockRound { over: self.mesh_axes()? },
             "reduce" => {
                 let op = if self.eat_word("sum") {
                     ReduceOp::Sum

@@ -257,6 +257,7 @@ pub(super) fn op_text(op: &Op) -> String {
         Op::Fma => "fma".to_owned(),
         Op::Select => "select".to_owned(),
         Op::Round(dtype) => format!("round {dtype}"),
+        Op::BlockRound { over } => format!("block_round over {}", name_list(over.iter().map(String::as_str))),
         Op::Reduce { op, axis, order } => {
             let word = match op {
                 ReduceOp::Sum => "sum",

@@ -170,8 +170,9 @@ fn fixed_axis() -> impl Strategy<Value = Axis> {
 }
 
 fn weight() -> impl Strategy<Value = Weight> {
-    let form = (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3))
-        .prop_map(|(tensor, spread, slice, shape)| DiskForm { tensor, spread, slice, shape });
+    let form = (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3)).prop_map(
+        |(tensor, spread, slice, shape)| DiskForm { tensor, spread, slice, shape, layout: DiskLayout::Plain },
+    );
     let when = option::of((name(), name()).prop_map(|(column, kind)| When { column, kind }));
     let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
     let axes = vec(vec(fixed_axis(), 1..3), 0..3);
@@ -183,6 +184,8 @@ fn weight() -> impl Strategy<Value = Weight> {
             dtype,
             pinned,
             when,
+            only: None,
+            absent: None,
             disk,
             quant,
             span: None,
@@ -218,6 +221,7 @@ fn facts() -> impl Strategy<Value = Facts> {
             schedule,
             weights,
             kv,
+            stored: None,
             runtime,
             files,
         },

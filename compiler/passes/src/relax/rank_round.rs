@@ -117,7 +117,7 @@ fn incomplete(graph: &Graph, module: &Module, sharding: &Sharding) -> HashSet<Va
 }
 
 fn bytes(graph: &Graph, id: ValueId) -> u64 {
-    graph.tensor(id).map_or(u64::MAX, |t| t.fixed_elements().saturating_mul(t.dtype.bytes() as u64))
+    graph.tensor(id).map_or(u64::MAX, |t| t.dtype.bytes_for(t.fixed_elements()))
 }
 
 /// The graph with the sum over ranks `id` behind `passed`, the operations that follow it.

@@ -244,7 +244,7 @@ fn local_bytes(graph: &Graph, number: usize, id: ValueId, axes: &Axes<'_>) -> u6
         ir::Extent::Fixed(n) => n / axes.parts(axes.of(number, id, &a.name)).min(n).max(1),
         ir::Extent::Rows => 1,
     });
-    elements.product::<u64>().saturating_mul(dtype.bytes() as u64)
+    dtype.bytes_for(elements.product::<u64>())
 }
 
 /// The incomplete value that is completed at each value, by value.

@@ -343,6 +343,9 @@ fn inputs(
             DType::F32 | DType::Bf16 => {
                 floats(axes, ty.dtype, (0..n).map(|i| numerics::synthetic(seed, key, i as u64)).collect())?
             }
+            DType::E4m3 | DType::E5m2 | DType::Nvfp4 => {
+                return Err(regions::broken(format!("no entry takes {} in, as `{name}` is", ty.dtype)));
+            }
             DType::Bool => Tensor::new(axes, ty.dtype, Data::Bool((0..n).map(|i| draw(i, 2) == 1).collect()))?,
             DType::I32 => {
                 let number = |i: usize| match roles.get(name) {

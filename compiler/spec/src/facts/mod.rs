@@ -108,7 +108,8 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, runtime, files };
+    let facts =
+        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored: None, runtime, files };
     Some(Resolved {
         facts,
         values,

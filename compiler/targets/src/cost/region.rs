@@ -31,7 +31,7 @@ impl Context<'_> {
     }
 
     fn bytes(&self, ty: &TensorType) -> f64 {
-        self.elements(ty) * ty.dtype.bytes() as f64
+        self.elements(ty) * bytes_each(ty.dtype)
     }
 
     /// Work of one region; that of a view is nothing.
@@ -93,7 +93,7 @@ impl Context<'_> {
                 whole * self.share_of_slices(graph, ty, operands[2])
             }
             Op::Gather { .. } if slot == 0 => {
-                let picked = graph.tensor(user).map_or(whole, |t| self.elements(t) * ty.dtype.bytes() as f64);
+                let picked = graph.tensor(user).map_or(whole, |t| self.elements(t) * bytes_each(ty.dtype));
                 (picked * self.owned(graph, operands[1])).min(whole)
             }
             Op::Slice { .. } => graph.tensor(user).map_or(whole, |t| self.bytes(t)),
@@ -134,7 +134,7 @@ impl Context<'_> {
             Op::Attend { kv: KvRef::Kind(kind), mask, .. } => self.attend(kind, *mask, of(0), work),
             Op::Store { .. } => {
                 let stored: f64 = [of(0), of(1)].into_iter().flatten().map(|t| self.elements(t)).sum();
-                work.kv_written_bytes += stored * self.kv_dtype.bytes() as f64;
+                work.kv_written_bytes += stored * bytes_each(self.kv_dtype);
             }
             Op::AllReduce { over, .. } => {
                 work.row_operations += first * self.mesh.parts(over) as f64;
@@ -159,7 +159,7 @@ impl Context<'_> {
     fn attend(&self, kind: &str, mask: Mask, q: Option<&TensorType>, work: &mut Work) {
         let (Some(kind), Some(q)) = (self.facts.kv_kind(kind), q) else { return };
         let row = |axes: &[ir::Axis]| TensorType::new(self.kv_dtype, axes.to_vec()).fixed_elements();
-        let cached = (row(&kind.k) + row(&kind.v)) as f64 * self.kv_dtype.bytes() as f64;
+        let cached = (row(&kind.k) + row(&kind.v)) as f64 * bytes_each(self.kv_dtype);
         work.kv_read_bytes += cached * self.load.touched_rows(kind.window);
         let keys = self.load.visible_keys(kind.window, mask == Mask::Causal);
         let operations = 4.0 * q.fixed_elements() as f64 * keys;
@@ -196,4 +196,9 @@ fn root(graph: &Graph, id: ValueId) -> ValueId {
         }
     }
     at
+}
+
+/// Bytes of one element, its share of a block's scale included.
+fn bytes_each(dtype: DType) -> f64 {
+    dtype.bytes_for(DType::BLOCK) as f64 / DType::BLOCK as f64
 }

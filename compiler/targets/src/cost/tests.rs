@@ -29,6 +29,7 @@ fn facts() -> Facts {
         schedule: vec![IndexMap::new(); 3],
         weights: Vec::new(),
         kv: vec![kv("all", None), kv("near", Some(512))],
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

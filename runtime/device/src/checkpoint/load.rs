@@ -59,7 +59,7 @@ impl Weights {
 /// Bytes that the weights take, once it is known that the machine would give them.
 pub(super) fn resident_bytes(recipes: &[WeightRecipe]) -> Result<u64, LoadErrors> {
     let bytes = recipes.iter().try_fold(0u64, |sum, recipe| {
-        let own = recipe.elements()?.checked_mul(recipe.dtype.bytes() as u64)?;
+        let own = recipe.dtype.bytes_for(recipe.elements()?);
         sum.checked_add(own)
     });
     let bytes = bytes.unwrap_or(u64::MAX);

@@ -70,7 +70,7 @@ pub struct Conversion {
 impl Conversion {
     /// Its name in reports: `copy BF16`, `widen BF16 to f32`, `narrow F32 to bf16`.
     pub fn name(&self) -> String {
-        match (self.lossy, self.from.bits() == Some(8 * self.to.bytes() as u64)) {
+        match (self.lossy, self.from.bits() == self.to.element_bytes().map(|bytes| 8 * bytes)) {
             (true, _) => format!("narrow {} to {}", self.from, self.to),
             (false, true) => format!("copy {}", self.from),
             (false, false) => format!("widen {} to {}", self.from, self.to),

@@ -188,6 +188,8 @@ pub fn weight(name: &str, scope: Scope, dtype: DType, axes: &[(&str, u64)]) -> W
         dtype,
         pinned: false,
         when: None,
+        only: None,
+        absent: None,
         disk: Vec::new(),
         quant: false,
         span: None,
@@ -206,6 +208,7 @@ pub fn facts(act: DType) -> Facts {
         schedule: Vec::new(),
         weights: Vec::new(),
         kv: Vec::new(),
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
