@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 19] = [
+pub const CODES: [(&str, &str, &str); 22] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -121,6 +121,21 @@ pub const CODES: [(&str, &str, &str); 19] = [
         "A walk over the launches of a plan, byte by byte, found a value that another had overwritten before it was read, that was read before it was made, or that does not end where the next program looks for it. The spec is not at fault; the message names the bucket, the launch and the byte.",
     ),
     (
+        "P0701",
+        "the target takes no weights in the checkpoint's format",
+        "A spec's `[stored]` says in which format the checkpoint keeps its matrices, a target's `[formats]` which formats run there: `native`, inputs quantised too, or `weights`, codes widened. What is not named is refused.",
+    ),
+    (
+        "P0702",
+        "a stored format where no relaxation is allowed",
+        "Quantised matrices and cached rows are other numbers than those that the spec declares, so they are relaxations, each with a name. `--exact` forbids all of them.",
+    ),
+    (
+        "P0703",
+        "rows of a matrix are no whole blocks",
+        "nvfp4 keeps blocks of 16 elements along the rows of a matrix, each with one scale. A row, or on a mesh each rank's part of it, must be whole blocks.",
+    ),
+    (
         "P0901",
         "a defect of the compiler",
         "A pass left a graph that breaks a rule of its level, or met one. The spec is not at fault; the message names the rule and the place.",
@@ -130,6 +145,11 @@ pub const CODES: [(&str, &str, &str); 19] = [
 /// Title and explanation of a code of this crate.
 pub fn explain(code: &str) -> Option<(&'static str, &'static str)> {
     CODES.iter().find(|(c, _, _)| *c == code).map(|(_, title, text)| (*title, *text))
+}
+
+/// An error that no place of the spec is the cause of.
+pub(crate) fn pass_error(code: &'static str, message: String, help: String) -> PassError {
+    PassError { code, message, help, span: None }
 }
 
 /// A condition that verified input rules out.

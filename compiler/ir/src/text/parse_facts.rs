@@ -3,9 +3,7 @@
 use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{MAX_LAYERS, Parser};
-use crate::{
-    DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding,
-};
+use crate::{DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
 use crate::{Weight, When};
 use indexmap::IndexMap;
 use std::fmt::Display;

@@ -1,7 +1,7 @@
 //! Printing of the graph level.
 
-use super::stored::{layers_text, layout_text, print_stored};
 use super::name::{Extents, Name, extent_text, is_number, name_list};
+use super::stored::{layers_text, layout_text, print_stored};
 use crate::{Entry, Facts, Graph, Instance, KvRef, LayerKinds, Module, Op, Placement, ReduceOp, Scope, Sharding};
 use crate::{Span, TopWhat, ValueId, Weight, WeightRef};
 use std::fmt::Write;

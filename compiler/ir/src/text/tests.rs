@@ -181,9 +181,8 @@ fn layout() -> impl Strategy<Value = DiskLayout> {
 }
 
 fn weight() -> impl Strategy<Value = Weight> {
-    let form =
-        (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3), layout())
-            .prop_map(|(tensor, spread, slice, shape, layout)| DiskForm { tensor, spread, slice, shape, layout });
+    let form = (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3), layout())
+        .prop_map(|(tensor, spread, slice, shape, layout)| DiskForm { tensor, spread, slice, shape, layout });
     let when = option::of((name(), name()).prop_map(|(column, kind)| When { column, kind }));
     let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
     let axes = vec(vec(fixed_axis(), 1..3), 0..3);
@@ -212,8 +211,14 @@ fn stored() -> impl Strategy<Value = Stored> {
     let kv = (vec(name(), 0..3), vec(name(), 0..3)).prop_map(|(k_scale, v_scale)| StoredKv { k_scale, v_scale });
     let format = proptest::sample::select(StoredFormat::ALL.to_vec());
     let inputs = proptest::sample::select(StoredInputs::ALL.to_vec());
-    (format, inputs, vec(plain, 0..3), option::of(kv), names)
-        .prop_map(|(format, inputs, plain, kv, names)| Stored { format, inputs, plain, kv, names, span: None })
+    (format, inputs, vec(plain, 0..3), option::of(kv), names).prop_map(|(format, inputs, plain, kv, names)| Stored {
+        format,
+        inputs,
+        plain,
+        kv,
+        names,
+        span: None,
+    })
 }
 
 fn kinds() -> impl Strategy<Value = LayerKinds> {
