@@ -88,25 +88,26 @@ impl Quantising<'_> {
             scale = self.to.add(op, &[scale, *ids], TensorType::new(DType::F32, axes), span);
         }
         let x = self.to.at(*x)?;
-        let (x, factor) = match (self.choice.native, input) {
+        let (x, number) = match (self.choice.native, input) {
             (false, _) => (x, None),
             (true, Some((scope, name))) => {
                 let number = self.leaf(*scope, name, TensorType::scalar(DType::F32));
-                let (codes, number) = self.blocks(x, matrix, number, span)?;
-                (codes, Some(number))
+                (self.blocks(x, matrix, number, span)?, Some(number))
             }
             (true, None) => {
-                let (codes, scale) = self.token(x, matrix, span)?;
-                (codes, Some(scale))
+                let (codes, token) = self.token(x, matrix, span)?;
+                let like = self.joined(&result, token, scale)?;
+                scale = self.to.binary(Binary::Mul, [token, scale], &like, span);
+                (codes, None)
             }
         };
-        if let Some(factor) = factor {
-            let like = self.joined(&result, factor, scale)?;
-            scale = self.to.binary(Binary::Mul, [factor, scale], &like, span);
-        }
         let operands: Vec<ValueId> = [x, codes].into_iter().chain(ids_now).collect();
         let sum = self.to.copy_with(id, &operands);
-        let value = self.to.binary(Binary::Mul, [sum, scale], &result, span);
+        let mut value = self.to.binary(Binary::Mul, [sum, scale], &result, span);
+        // A product of the two numbers would have no rows, and so be a kernel of its own.
+        if let Some(number) = number {
+            value = self.to.binary(Binary::Mul, [value, number], &result, span);
+        }
         self.to.set(id, value);
         Ok(())
     }
@@ -138,16 +139,16 @@ impl Quantising<'_> {
         matrix: &Matrix,
         number: ValueId,
         span: Option<Span>,
-    ) -> Result<(ValueId, ValueId), PassError> {
+    ) -> Result<ValueId, PassError> {
         let key = (x, matrix.contract.clone(), Some(number));
-        if let Some(known) = self.codes.get(&key) {
-            return Ok(*known);
+        if let Some((codes, _)) = self.codes.get(&key) {
+            return Ok(*codes);
         }
         let ty = self.to.tensor(x)?.with_dtype(DType::Nvfp4);
         let codes = self.to.add(Op::BlockRound { over: matrix.contract.clone() }, &[x, number], ty, span);
         self.to.name_after(codes, x, "codes");
         self.codes.insert(key, (codes, number));
-        Ok((codes, number))
+        Ok(codes)
     }
 
     /// e4m3 under `s = max |x| / 448`, one for each row: `codes = x * (1 / s)`, 0 where s is 0.

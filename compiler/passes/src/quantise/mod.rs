@@ -11,7 +11,8 @@
 //! target multiplies them as they are, the inputs are quantised too.
 //! When: the spec says what is stored (`[stored]`), the target how its format runs. (1) A matrix is quantised if the
 //! checkpoint keeps it so in the layer at hand, and every graph uses it as the right operand of a product alone. (2) Its
-//! scales multiply the product, in binary32, before whatever rounds it. (3) Run natively, inputs become e4m3 under one scale
+//! scales multiply the product, in binary32, before whatever rounds it: of fp8 `(token * row)` at once, of nvfp4 first that of the
+//! matrix, then that of the inputs. (3) Run natively, inputs become e4m3 under one scale
 //! a token, or nvfp4 under a number of the checkpoint; products of one value share its codes (`inputs.rs`). (4) Layers
 //! that store different matrices are different classes (`classes.rs`). (5) Where the target keeps cached rows in e4m3, they round
 //! as they are stored (`cached.rs`).
