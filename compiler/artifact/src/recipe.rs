@@ -80,6 +80,9 @@ fn recipe(facts: &ir::Facts, weight: &ir::Weight, layer: Option<usize>) -> Weigh
             layout: match &form.layout {
                 DiskLayout::Nibbles { scales } => DiskLayout::Nibbles { scales: of_layer(scales) },
                 DiskLayout::Same { also } => DiskLayout::Same { also: also.iter().map(|n| of_layer(n)).collect() },
+                DiskLayout::Largest { also } => {
+                    DiskLayout::Largest { also: also.iter().map(|n| of_layer(n)).collect() }
+                }
                 other => other.clone(),
             },
         })
@@ -210,7 +213,7 @@ impl RecipeForm {
     fn check(&self, elements: u64, dtype: DType) -> Result<(), String> {
         let names = match &self.layout {
             DiskLayout::Nibbles { scales } => std::slice::from_ref(scales),
-            DiskLayout::Same { also } => also,
+            DiskLayout::Same { also } | DiskLayout::Largest { also } => also,
             _ => &[],
         };
         for (axis, length) in &self.spread {

@@ -3,6 +3,7 @@
 //! Everything is computed from the kernel level, the plan and the target's facts (`targets::cost`); nothing is measured.
 //! `report_page.rs` prints it.
 
+use crate::stored;
 use artifact::{WeightMemory, WeightRecipe};
 use indexmap::IndexMap;
 use ir::{BucketPlan, KernelEntry, KernelGraph, KernelKind, KvLayout};
@@ -36,7 +37,7 @@ pub fn build(stages: &Stages, target: &Target, recipes: &[WeightRecipe], memory:
         "ranks": memory.mesh.ranks(),
         "act": facts.act.word(),
         "options": facts.options,
-        "weights": { "tensors": recipes.len(), "bytes": whole, "rank_bytes": memory.bytes, "pieces": memory.pieces.len() },
+        "weights": { "tensors": recipes.len(), "bytes": whole, "bytes_by_format": stored::bytes(facts), "rank_bytes": memory.bytes, "pieces": memory.pieces.len() },
         "kv": stages.plan.kv.iter().map(kv).collect::<Vec<_>>(),
         "arena_bytes": stages.plan.arena_bytes,
         "memory": memory_map(stages, target, memory, context),
