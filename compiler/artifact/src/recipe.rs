@@ -127,6 +127,21 @@ impl WeightRecipe {
         product(&self.shape)
     }
 
+    /// How many leading axes of the value enumerate its tensors, where each tensor holds one number for all elements behind
+    /// them.
+    pub fn numbers(&self) -> Option<usize> {
+        let once = !self.forms.is_empty() && self.forms.iter().all(|form| form.layout == DiskLayout::Number);
+        self.forms.first().filter(|_| once).map(|form| form.spread.len())
+    }
+
+    /// Number of elements that may differ, unless it exceeds what 64 bits can count.
+    pub fn distinct_elements(&self) -> Option<u64> {
+        match self.numbers() {
+            Some(axes) => product(self.shape.get(..axes)?),
+            None => self.elements(),
+        }
+    }
+
     /// Checks that the recipe means something: a float weight with at least one form, each of which gives
     /// every element of the value. The text names the two facts in conflict.
     pub fn check(&self) -> Result<(), String> {

@@ -18,7 +18,8 @@ const CONTEXT_TOKENS: u64 = 4096;
 /// What the compiler knows of an artifact, as data. Bytes are those of one rank unless they say otherwise.
 pub fn build(stages: &Stages, target: &Target, recipes: &[WeightRecipe], memory: &WeightMemory) -> Value {
     let facts = &stages.kernels.facts;
-    let whole: u64 = recipes.iter().filter_map(|r| Some(r.dtype.bytes_for(r.elements()?))).fold(0, u64::saturating_add);
+    let whole: u64 =
+        recipes.iter().filter_map(|r| Some(r.dtype.bytes_for(r.distinct_elements()?))).fold(0, u64::saturating_add);
     let context = facts.runtime.context.unwrap_or(CONTEXT_TOKENS).min(CONTEXT_TOKENS);
     let entries = stages.kernels.entries.iter().zip(&stages.plan.entries).map(|(kernels, plan)| {
         let steps: Vec<(&BucketPlan, StepCost)> = plan

@@ -12,7 +12,7 @@ pub fn bytes(facts: &Facts) -> IndexMap<&'static str, u64> {
             Scope::Model => 1,
             Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).count() as u64,
         };
-        let bytes = weight.dtype.bytes_for(weight.elements()).saturating_mul(copies);
+        let bytes = weight.dtype.bytes_for(weight.distinct_elements()).saturating_mul(copies);
         let sum = all.entry(weight.dtype.word()).or_default();
         *sum = sum.saturating_add(bytes);
     }

@@ -43,7 +43,7 @@ impl Reader<'_> {
         let names =
             get("names").map_or(Some(written.names.clone()), |node| self.stored_names(node, &written, format))?;
         let input = names.input.filter(|_| inputs == StoredInputs::Block);
-        let span = self.table("stored").map(|_| self.merged.table_span("stored"));
+        let span = table.get("format").map(|(key, _)| *key);
         Some(Stored { format, inputs, plain, kv, names: StoredNames { input, ..names }, span })
     }
 
