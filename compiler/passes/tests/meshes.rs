@@ -56,7 +56,12 @@ impl Case<'_> {
         let target = self.target();
         let mesh = Mesh::parse(self.mesh).expect("a mesh");
         let model = self.small(&mesh);
-        let compile = Compile { target: &target, mesh: &mesh, exact: self.relaxations.is_empty() && self.formats == "cpu", unpack: &[] };
+        let compile = Compile {
+            target: &target,
+            mesh: &mesh,
+            exact: self.relaxations.is_empty() && self.formats == "cpu",
+            unpack: &[],
+        };
         let graphs = |p: &&Pass| matches!(p.run, Run::Flatten(_) | Run::Graph(_) | Run::Target(_) | Run::Refine(_));
         let passes: Vec<Pass> = PASSES.iter().filter(graphs).copied().collect();
         let found = validate_passes(&model, &compile, 1, &passes).unwrap_or_else(|e| panic!("{}: {e}", self.mesh));

@@ -23,9 +23,8 @@ pub(super) fn weight(weight: &Weight, facts: &Facts, place: &str, report: &mut R
                 weight.dtype == DType::F32
             }
         };
-        report.check(fits, "V0202", place, || {
-            format!("`{}` has a layout that leaves no {}", form.tensor, weight.dtype)
-        });
+        report
+            .check(fits, "V0202", place, || format!("`{}` has a layout that leaves no {}", form.tensor, weight.dtype));
     }
 }
 

@@ -179,7 +179,8 @@ impl Bounds {
             }
         }
         if model.facts.stored.as_ref().is_some_and(|s| s.format == StoredFormat::Nvfp4) {
-            let rows = model.facts.weights.iter().filter(|w| w.quantised_form().is_some()).filter_map(|w| w.axes.last());
+            let rows =
+                model.facts.weights.iter().filter(|w| w.quantised_form().is_some()).filter_map(|w| w.axes.last());
             bounds.blocks = rows.filter_map(|row| row.last()).map(|axis| axis.name.clone()).collect();
         }
         let graphs = model.blocks.iter().chain(&model.entries).map(|b| &b.graph);
