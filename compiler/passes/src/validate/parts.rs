@@ -19,6 +19,8 @@ pub(super) enum Purpose {
 /// Largest number of a row of codes, over a block's own scale for nvfp4.
 const FP8_LARGEST: f32 = 448.0;
 const NVFP4_LARGEST: f32 = 6.0 * 448.0;
+/// Scales of a probe.
+const SCALES: [f32; 5] = [1.0, 0.5, 0.25, 0.125, 2.0];
 
 /// Adds the parts that the facts name and the map lacks.
 pub(super) fn add(map: &mut WeightMap, facts: &Facts, purpose: Purpose) -> Result<(), InterpError> {
@@ -35,7 +37,7 @@ pub(super) fn add(map: &mut WeightMap, facts: &Facts, purpose: Purpose) -> Resul
             let tensor = match part {
                 Part::Codes | Part::Scale => {
                     let Ok(matrix) = map.weight(weight.scope, whole, layer) else { continue };
-                    matrix_part(facts, weight, (part, whole), &matrix, purpose)?
+                    matrix_part(facts, weight, (part, whole, layer), &matrix, purpose)?
                 }
                 Part::Input => number(if purpose == Purpose::Trial { 8.0 / NVFP4_LARGEST } else { 0.125 })?,
                 // A cache holds what it holds: another scale there is a difference.
@@ -62,7 +64,7 @@ fn number(x: f32) -> Result<Tensor, InterpError> {
 fn matrix_part(
     facts: &Facts,
     weight: &Weight,
-    (part, whole): (Part, &str),
+    (part, whole, layer): (Part, &str, Option<usize>),
     matrix: &Tensor,
     purpose: Purpose,
 ) -> Result<Tensor, InterpError> {
@@ -71,7 +73,9 @@ fn matrix_part(
     let row_axes = scale.map_or(0, |w| w.axes.iter().flatten().count());
     let length: usize = matrix.axes().iter().skip(row_axes).map(|a| a.1).product();
     let numbers = matrix.floats().unwrap_or_default();
-    let rows = numbers.chunks(length.max(1)).enumerate().map(|(i, row)| quantised(row, i, codes, purpose));
+    // Rows of two matrices, and of two layers, are not scaled alike, or taking one for the other would not show.
+    let first = numerics::hash_name(whole) as usize % SCALES.len() + layer.unwrap_or(0);
+    let rows = numbers.chunks(length.max(1)).enumerate().map(|(i, row)| quantised(row, first + i, codes, purpose));
     let (codes, scales): (Vec<Vec<f32>>, Vec<f32>) = rows.unzip();
     match part {
         Part::Codes => {
@@ -88,7 +92,7 @@ fn matrix_part(
 /// Codes of a row, widened, and the number that multiplies them.
 fn quantised(row: &[f32], index: usize, dtype: DType, purpose: Purpose) -> (Vec<f32>, f32) {
     if purpose == Purpose::Probe {
-        let scale = [1.0, 0.5, 0.25, 0.125][index % 4];
+        let scale = SCALES[index % SCALES.len()];
         return (row.iter().map(|x| x / scale).collect(), scale);
     }
     let largest = row.iter().fold(0.0f32, |m, x| numerics::max_f32(m, x.abs()));
