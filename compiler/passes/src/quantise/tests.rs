@@ -23,12 +23,12 @@ fn model(stored: &str) -> Module {
         weight layer router: f32[experts, hidden] pinned disk \"{{l}}.router.weight\" shape [4, 16]
         {stored}
         entry e {{
-        graph first (%x, %h, %ids, %at) -> (x = %x) {{ axes T = rows
+        graph first (%x, %h, %ids, %at) -> (w = %x) {{ axes T = rows
             %x: bf16[T, hidden] = input x
             %h: bf16[T, heads, head] = input h
             %ids: i32<experts>[T, picked] = input ids
             %at: i32[T] = input at }}
-        class sparse {{mlp = sparse}} (%x, %h, %ids, %at) -> (x = %z) {{ axes T = rows
+        class sparse {{mlp = sparse}} (%x, %h, %ids, %at) -> (w = %z) {{ axes T = rows
             %x: bf16[T, hidden] = input x
             %h: bf16[T, heads, head] = input h
             %ids: i32<experts>[T, picked] = input ids
@@ -248,4 +248,66 @@ fn what_cannot_be_says_so() {
         "P0703: rows of `top` have 24 elements, nvfp4 keeps blocks of 16; list `top` under `plain` in `[stored]` if the \
          checkpoint keeps it so"
     );
+}
+
+/// The model with what the layers take in made by the layer before.
+fn carrying(stored: &str) -> Module {
+    let text = ir::print_module(&model(stored), false).replace("(w = ", "(x = ");
+    ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+#[test]
+fn what_a_layer_takes_in_is_quantised_where_it_is_made() {
+    let compiled = |stored: &str| {
+        let after = super::run(&carrying(stored), &Compile::one_device(&target(FormatUse::Native))).expect("a module");
+        assert_eq!(ir::verify_module(&after), Ok(()));
+        ir::print_module(&after, false)
+    };
+    let text = compiled(FP8);
+    let class = text.split("class sparse").nth(1).and_then(|t| t.split("instances").next()).expect("a class");
+    let expected =
+        "{mlp = sparse} (%h, %ids, %at, %x.codes, %x.scale) -> (x = %z, x.codes = %z.codes, x.scale = %z.scale) {
+%x.codes: e4m3[T, hidden] = input x.codes
+%x.scale: f32[T] = input x.scale
+%z.scale: f32[T] = div (%43, %39)
+%z.codes: e4m3[T, hidden] = round e4m3 (%48)";
+    assert_eq!(lines(class, &["mlp = sparse", "= input x", "%z.scale:", "%z.codes:"]), expected);
+    let expected = "graph first (%x, %h, %ids, %at) -> (x = %x, x.codes = %x.codes, x.scale = %x.scale) {";
+    assert_eq!(lines(&text, &["graph first"]), expected);
+    // Another layer may keep all of it plain; it takes the value itself.
+    let plain = compiled(&format!("{FP8} plain a layers [1] plain x layers [1]"));
+    let class = plain.split("class sparse#2").nth(1).expect("a class");
+    assert!(class.contains("(%x, %h, %ids, %at) -> (x = %z, x.codes = %z.codes, x.scale = %z.scale)"), "{class}");
+}
+
+#[test]
+fn a_number_is_read_of_the_successor_if_all_layers_have_it() {
+    let carried = |stored: &str| {
+        let text = ir::print_module(&carrying(stored), false);
+        // One product alone takes x in; experts have another number.
+        let text = text.replace(
+            "linear over [hidden] order any (%x, %wx, %ids)",
+            "linear over [hidden] order any (%x2, %wx, %ids)",
+        );
+        let text = text.replace("%h: bf16[T, heads, head] = input h\n    %ids: i32<experts>[T, picked] = input ids\n    %at: i32[T] = input at\n    %wn", "%x2: bf16[T, hidden] = neg2 %h: bf16[T, heads, head] = input h\n    %ids: i32<experts>[T, picked] = input ids\n    %at: i32[T] = input at\n    %wn");
+        let text = text.replace(
+            "%x2: bf16[T, hidden] = neg2",
+            "%xn: f32[T, hidden] = neg (%x) %x2: bf16[T, hidden] = round bf16 (%xn)",
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let after = super::run(&module, &Compile::one_device(&target(FormatUse::Native))).expect("a module");
+        assert_eq!(ir::verify_module(&after), Ok(()));
+        ir::print_module(&after, false)
+    };
+    let text = carried(NVFP4);
+    let expected = "weight model a.input: f32[] pinned absent 1.0
+weight layer a.input: f32[] pinned absent 1.0
+%4: f32[] = weight first a.input
+%22: f32[] = weight next a.input else a.input";
+    let mut found: Vec<&str> =
+        text.lines().map(str::trim).filter(|l| l.contains("a.input") && !l.starts_with("disk")).collect();
+    found.sort_by_key(|l| !l.starts_with("weight model"));
+    assert_eq!(found.join("\n"), expected, "{text}");
+    let text = carried(&format!("{NVFP4} plain a layers [1]"));
+    assert!(!text.contains("weight next") && !text.contains("input x.codes"), "{text}");
 }
