@@ -99,7 +99,8 @@ fn with_progress<T: Send>(
 fn read(source: &Source, done: &Sender<u64>) -> WeightTensor {
     let recipe = source.recipe;
     let data = match recipe.dtype {
-        DType::Bf16 => Data::Bf16(Arc::new(assemble::<u16>(source, done))),
+        // What is narrower is resident in bf16, which holds its numbers exactly.
+        DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::Nvfp4 => Data::Bf16(Arc::new(assemble::<u16>(source, done))),
         // Recipes of other formats were refused.
         DType::F32 | DType::I32 | DType::Bool => Data::F32(Arc::new(assemble::<f32>(source, done))),
     };

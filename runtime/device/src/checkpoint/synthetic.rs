@@ -39,7 +39,7 @@ impl Weights {
 
 fn draw(recipe: &WeightRecipe, seed: u64) -> WeightTensor {
     let data = match recipe.dtype {
-        DType::Bf16 => Data::Bf16(Arc::new(elements(recipe, seed))),
+        DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::Nvfp4 => Data::Bf16(Arc::new(elements(recipe, seed))),
         // Recipes of other formats were refused.
         DType::F32 | DType::I32 | DType::Bool => Data::F32(Arc::new(elements(recipe, seed))),
     };
