@@ -425,6 +425,10 @@ impl Piece {
                 return Err(format!("W.{} has shape {:?}, its place {own:?} elements", part.weight, part.shape));
             }
         }
+        // A block that begins in one row and ends in the next would be cut where rows are.
+        if self.dtype == DType::Nvfp4 && !self.row_elements.is_multiple_of(DType::BLOCK) {
+            return Err(format!("its rows of {} elements are no whole blocks of {}", self.row_elements, DType::BLOCK));
+        }
         match self.interleave {
             Some(i) if i.cuts == 0 || i.granule == 0 || !self.rows.is_multiple_of(i.cuts) => {
                 Err(format!("its {} rows cannot alternate in {} runs by {}", self.rows, i.cuts, i.granule))
