@@ -4,21 +4,22 @@
 //! `logits.{s}` or `nll.{s}` by the number of the sequence; traced values carry the map's names, with `.{s}`
 //! behind them if there are several sequences. An injected tensor is named like a traced one.
 
-mod files;
+pub mod files;
 mod losses;
 mod names;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
+use crate::feed::{Feed, chunk_tokens};
 use crate::model;
-use device::{Probe, Probed, Tensor, TensorData, pool_pages_for};
-use engine::{Executor, ExecutorFacts, SequenceRows, Step, StepError, WantedRow};
+use device::{Probe, Probed, Tensor, TensorData};
+use engine::Executor;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use losses::Losses;
 use names::Names;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Positions are binary32 numbers inside a model; from here on neighbours fall together.
 const POSITIONS_END: usize = 1 << 24;
@@ -68,15 +69,11 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
             args.start
         )));
     }
-    // One page more than the tokens need, as the first position may stand anywhere in its page.
-    let page_tokens = artifact.plan.kv.iter().map(|kv| kv.page_tokens as usize).max().unwrap_or(1);
-    let pages = pool_pages_for(&artifact.plan, longest + page_tokens, 1);
-    let mut executor =
-        device::load_probed(&artifact, &weights, args.model.executor()?, &pages).map_err(Failure::input)?;
-    let entry = artifact.plan.entries.first().map(|e| e.name.clone()).unwrap_or_default();
-    check_tokens(args, &sequences, executor.facts().vocab)?;
+    let feed = Feed::new(&artifact, args.start);
+    let mut executor = feed.probed(&artifact, &weights, args.model.executor()?, longest)?;
+    check_tokens(&args.tokens, &sequences, executor.facts().vocab)?;
     let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;
-    let run = Run { args, entry, names, page_tokens, several: sequences.len() > 1, bar: bar(&sequences) };
+    let run = Run { args, feed, names, several: sequences.len() > 1, bar: bar(&sequences) };
     run.check_names()?;
     let mut per_sequence = run.probes(injected, sequences.len())?;
     let mut out = IndexMap::new();
@@ -91,18 +88,19 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_tokens(args: &ScoreArgs, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
+/// Refuses sequences that no model of so many tokens can be given; `file` has them.
+pub fn check_tokens(file: &Path, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
     for (s, tokens) in sequences.iter().enumerate() {
         if tokens.is_empty() {
             return Err(Failure::input(format!(
                 "R0413: sequence {s} of `{}` has no token, at least 1 is needed; remove it",
-                args.tokens.display()
+                file.display()
             )));
         }
         if let Some((i, token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= vocab) {
             return Err(Failure::input(format!(
                 "R0407: `{}` has token {token} at place {i} of sequence {s}, the model knows 0 to {}; use the model's own tokenizer",
-                args.tokens.display(),
+                file.display(),
                 vocab.saturating_sub(1)
             )));
         }
@@ -136,9 +134,8 @@ fn report(args: &ScoreArgs, out: &IndexMap<String, Tensor>, summary: &[serde_jso
 /// What all sequences share.
 struct Run<'a> {
     args: &'a ScoreArgs,
-    entry: String,
+    feed: Feed,
     names: Names,
-    page_tokens: usize,
     several: bool,
     bar: ProgressBar,
 }
@@ -195,13 +192,12 @@ impl Run<'_> {
         let probe = Probe { trace: self.names.traced(), inject, rows: Some(tokens.len()), start: self.args.start };
         executor.set_probe(probe).map_err(Failure::input)?;
         let vocab = executor.facts().vocab;
-        let chunk = executor.facts().max_tokens.min(executor.facts().max_wanted).max(1);
+        let chunk = chunk_tokens(executor.facts());
         let mut logits = Vec::new();
         let mut losses = Losses::default();
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
-            let step = self.step(executor.facts(), first, part);
-            let rows = run_step(executor, step)?;
+            let rows = self.feed.run(executor, first, part)?;
             for (place, row) in rows.iter().enumerate() {
                 if self.args.nll {
                     losses.row(row, tokens.get(first + place + 1).copied());
@@ -233,43 +229,5 @@ impl Run<'_> {
             };
         }
         Ok(json!({"tokens": tokens.len(), "mean_nll": mean}))
-    }
-
-    /// The step of some tokens; `first` counts from the sequence's first.
-    fn step(&self, facts: &ExecutorFacts, first: usize, tokens: &[i32]) -> Step {
-        let before = self.args.start / self.page_tokens;
-        let end = self.args.start + first + tokens.len();
-        let pages = end.div_ceil(self.page_tokens);
-        // Virtual page 0 stands for everything before the first position and has no memory.
-        let table: Vec<i32> = (0..=pages.saturating_sub(before) as i32).map(|p| if p == 0 { -1 } else { p }).collect();
-        let wanted = |row| WantedRow { row, sampling: None, mask: None, logits: true };
-        Step {
-            entry: self.entry.clone(),
-            tokens: tokens.to_vec(),
-            positions: (0..tokens.len()).map(|i| (self.args.start + first + i) as i32).collect(),
-            sequences: vec![SequenceRows {
-                start: 0,
-                len: tokens.len(),
-                pages: std::sync::Arc::new(
-                    (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
-                ),
-            }],
-            translation: vec![table.into(); facts.kv.len()],
-            wanted: (0..tokens.len()).map(wanted).collect(),
-        }
-    }
-}
-
-fn run_step(executor: &mut dyn Probed, step: Step) -> Result<Vec<Vec<f32>>, Failure> {
-    let fault = |e: StepError| match e {
-        StepError::Contract(_) => Failure::input(e),
-        StepError::Device(_) => Failure::device(e),
-    };
-    let ticket = executor.submit(step).map_err(fault)?;
-    loop {
-        if let Some(output) = executor.poll(ticket).map_err(fault)? {
-            return Ok(output.logits.into_iter().flatten().collect());
-        }
-        std::thread::yield_now();
     }
 }

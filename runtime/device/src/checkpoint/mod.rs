@@ -5,6 +5,7 @@
 //! resolve            recipes × tensors → sources, or problems (resolve.rs)
 //! Weights::load      sources → values in memory               (load.rs, convert.rs)
 //! Weights::synthetic recipes × seed → values in memory        (synthetic.rs)
+//! Rows               values of a file → codes and scales      (narrow.rs)
 //! ```
 //!
 //! A checkpoint is hostile until proved otherwise: no byte of it may cause a panic or an allocation that its own
@@ -16,6 +17,7 @@ mod error;
 mod header;
 mod load;
 mod mmap;
+mod narrow;
 mod open;
 mod resolve;
 mod synthetic;
@@ -24,5 +26,6 @@ mod weights;
 pub use error::{LoadErrors, Problem};
 pub use header::{FileDType, Header, HeaderFault, TensorEntry, parse_header};
 pub use load::{LoadOptions, Progress};
+pub use narrow::{Rows, ScaleFormat, nvfp4_number};
 pub use open::Checkpoint;
 pub use weights::{Conversion, Data, WeightTensor, Weights};
