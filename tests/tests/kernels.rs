@@ -122,7 +122,7 @@ fn small(mesh: &str) -> KernelModule {
     let full = read(&Small::default()).expect("a model");
     let shrunk = passes::shrink(&full, &mesh, &mut read).expect("a small model");
     let target = shrunk.target(&full.facts, &target);
-    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     Stages::compile(shrunk.model, &compile).expect("a plan").kernels
 }
 

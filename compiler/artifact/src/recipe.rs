@@ -237,7 +237,7 @@ impl RecipeForm {
             DiskLayout::Number => n > 0 && elements.is_multiple_of(n),
             // Whole rows of disk elements.
             DiskLayout::RowScales => n.is_multiple_of(elements),
-            DiskLayout::Largest | DiskLayout::Same { .. } => true,
+            DiskLayout::Largest { .. } | DiskLayout::Same { .. } => true,
         };
         match have {
             Some(n) if fits(n) => Ok(()),
@@ -263,7 +263,7 @@ impl RecipeForm {
                 self.shape.last().is_some_and(whole)
                     && self.slice.as_ref().and_then(|s| s.last()).is_none_or(|[start, n]| whole(start) && whole(n))
             }
-            DiskLayout::Number | DiskLayout::Largest | DiskLayout::Same { .. } => {
+            DiskLayout::Number | DiskLayout::Largest { .. } | DiskLayout::Same { .. } => {
                 self.shape.iter().all(|n| *n == 1) && self.slice.is_none()
             }
             DiskLayout::RowCodes | DiskLayout::RowScales => !self.shape.is_empty(),
@@ -281,7 +281,7 @@ impl RecipeForm {
             DiskLayout::Plain => "plain",
             DiskLayout::Nibbles { .. } => "nibbles",
             DiskLayout::Number => "number",
-            DiskLayout::Largest => "largest",
+            DiskLayout::Largest { .. } => "largest",
             DiskLayout::Same { .. } => "same",
             DiskLayout::RowCodes => "row codes",
             DiskLayout::RowScales => "row scales",

@@ -220,7 +220,7 @@ fn layouts_say_how_tensors_become_elements() {
         (DType::F32, &[3, 2], &[2, 4], RowScales),
         (DType::F32, &[3, 2], &[], Number),
         (DType::F32, &[3, 2], &[1], Number),
-        (DType::F32, &[], &[], Largest),
+        (DType::F32, &[], &[], Largest { also: Vec::new() }),
         (DType::F32, &[], &[], also()),
     ] {
         assert_eq!(check(dtype, shape, disk, layout.clone()), Ok(()), "{layout:?}");
@@ -244,6 +244,9 @@ fn layouts_say_how_tensors_become_elements() {
     assert_eq!(laid_out(DType::F32, &[3, 2], &[], Number).forms[0].locate(5), None);
     let text = serde_json::to_string(&codes.forms[0]).unwrap();
     assert!(text.ends_with(r#""layout":{"nibbles":{"scales":"m.{experts}.s"}}}"#), "{text}");
-    let absent = artifact::WeightRecipe { absent: Some(f32::NAN), ..laid_out(DType::F32, &[], &[], Largest) };
+    let absent = artifact::WeightRecipe {
+        absent: Some(f32::NAN),
+        ..laid_out(DType::F32, &[], &[], Largest { also: Vec::new() })
+    };
     assert!(absent.check().unwrap_err().contains("where a checkpoint lacks it"));
 }

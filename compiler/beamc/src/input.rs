@@ -28,7 +28,7 @@ pub struct Job {
 impl Job {
     /// What target-dependent passes may ask.
     pub fn compile(&self) -> Compile<'_> {
-        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact }
+        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact, unpack: &[] }
     }
 }
 

@@ -21,6 +21,7 @@ mod constexpr;
 mod dtype;
 mod facts;
 mod graph;
+mod holds;
 mod json;
 mod kernel;
 mod mesh;

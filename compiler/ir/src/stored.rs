@@ -39,6 +39,20 @@ pub enum StoredInputs {
     Block,
 }
 
+impl StoredInputs {
+    /// Every kind.
+    pub const ALL: [StoredInputs; 3] = [StoredInputs::Plain, StoredInputs::Token, StoredInputs::Block];
+
+    /// The word in specs and messages.
+    pub fn word(self) -> &'static str {
+        match self {
+            StoredInputs::Plain => "plain",
+            StoredInputs::Token => "token",
+            StoredInputs::Block => "block",
+        }
+    }
+}
+
 /// The quantised weights of a checkpoint: every matrix that may be, except those listed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
@@ -105,8 +119,11 @@ pub enum DiskLayout {
     },
     /// One number per tensor (shape `[]` or `[1]`), the value of all elements that the tensor stands for.
     Number,
-    /// One number per tensor; the element is the largest of all of them.
-    Largest,
+    /// One number per tensor and per tensor of `also`; the element is the largest of all of them.
+    Largest {
+        /// Further names, with the same placeholders.
+        also: Vec<String>,
+    },
     /// One number per tensor and per tensor of `also`; they must all be the same, and are the element.
     Same {
         /// Further names, with the same placeholders.

@@ -47,7 +47,7 @@ impl Case<'_> {
         target.relaxations = self.relaxations.iter().map(|r| (*r).to_owned()).collect();
         let mesh = Mesh::parse(self.mesh).expect("a mesh");
         let model = self.small(&mesh);
-        let compile = Compile { target: &target, mesh: &mesh, exact: self.relaxations.is_empty() };
+        let compile = Compile { target: &target, mesh: &mesh, exact: self.relaxations.is_empty(), unpack: &[] };
         let graphs = |p: &&Pass| matches!(p.run, Run::Flatten(_) | Run::Graph(_) | Run::Target(_) | Run::Refine(_));
         let passes: Vec<Pass> = PASSES.iter().filter(graphs).copied().collect();
         let found = validate_passes(&model, &compile, 1, &passes).unwrap_or_else(|e| panic!("{}: {e}", self.mesh));

@@ -224,7 +224,7 @@ impl Parser<'_> {
     }
 
     /// A binary32: decimal, `inf`, or its bits as `0x…`.
-    fn f32(&mut self) -> Result<f32, ParseError> {
+    pub(super) fn f32(&mut self) -> Result<f32, ParseError> {
         let negative = self.eat_sign('-');
         let Token::Word(word) = self.peek() else { return self.expected("a number") };
         let value = match word.strip_prefix("0x") {

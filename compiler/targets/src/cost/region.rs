@@ -151,7 +151,9 @@ impl Context<'_> {
                 work.exchanges += 1.0;
             }
             Op::Reduce { .. } | Op::Top { .. } | Op::InTop { .. } => work.row_operations += first,
-            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => work.row_operations += result,
+            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) | Op::BlockRound { .. } => {
+                work.row_operations += result;
+            }
             _ => {}
         }
     }
@@ -163,21 +165,28 @@ impl Context<'_> {
         work.kv_read_bytes += cached * self.load.touched_rows(kind.window);
         let keys = self.load.visible_keys(kind.window, mask == Mask::Causal);
         let operations = 4.0 * q.fixed_elements() as f64 * keys;
-        match q.dtype {
-            DType::Bf16 if self.kv_dtype == DType::Bf16 => work.bf16_operations += operations,
-            DType::F32 if self.kv_dtype == DType::F32 => work.f32_operations += operations,
-            _ => work.mixed_operations += operations,
-        }
+        // Cached codes are widened to the query's format, so no unit for narrow products takes them.
+        *widest(work, [q.dtype, self.kv_dtype]) += operations;
     }
 }
 
 /// Counts a product's operations with those of its operands' formats.
 fn product(work: &mut Work, a: Option<&TensorType>, b: Option<&TensorType>, operations: f64) {
-    let wide = [a, b].into_iter().flatten().filter(|t| t.dtype == DType::F32).count();
-    match wide {
-        0 => work.bf16_operations += operations,
-        1 => work.mixed_operations += operations,
-        _ => work.f32_operations += operations,
+    let (Some(a), Some(b)) = (a, b) else { return };
+    let count = match (a.dtype, b.dtype) {
+        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => &mut work.fp8_operations,
+        (DType::Nvfp4, DType::Nvfp4) => &mut work.fp4_operations,
+        (a, b) => widest(work, [a, b]),
+    };
+    *count += operations;
+}
+
+/// Where operations on such operands are counted, a narrow one being widened to the other.
+fn widest(work: &mut Work, operands: [DType; 2]) -> &mut f64 {
+    match operands.into_iter().filter(|d| *d == DType::F32).count() {
+        0 => &mut work.bf16_operations,
+        1 => &mut work.mixed_operations,
+        _ => &mut work.f32_operations,
     }
 }
 
