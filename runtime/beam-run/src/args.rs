@@ -80,6 +80,9 @@ pub struct ModelArgs {
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
     #[arg(long)]
     pub narrow: bool,
+    /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
+    #[arg(long)]
+    pub widen: bool,
     /// Run one rank of a mesh such as tp=8, faithfully (not in this build).
     #[arg(long, value_name = "MESH")]
     rank_of: Option<String>,
@@ -89,7 +92,7 @@ impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, executor, narrow, rank_of: None }
+        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None }
     }
 
     /// Refuses what this build cannot do, before anything is read.

@@ -4,6 +4,7 @@
 //! `logits.{s}` or `nll.{s}` by the number of the sequence; traced values carry the map's names, with `.{s}`
 //! behind them if there are several sequences. An injected tensor is named like a traced one.
 
+mod compare;
 pub mod files;
 mod losses;
 mod names;
@@ -34,8 +35,12 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE")]
     pub tokens: PathBuf,
     /// Safetensors file to write.
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "compare")]
+    pub out: Option<PathBuf>,
+    /// Print how far other models are from this one, layer by layer, and their losses: an artifact and its model directory, as often as
+    /// there are models. A file of tokens may say which part of each sequence is given: {"tokens": [[…], …], "prompts": [length, …]}.
+    #[arg(long, value_names = ["ARTIFACT", "DIR"], num_args = 2, conflicts_with_all = ["out", "nll", "trace", "inject"])]
+    pub compare: Vec<PathBuf>,
     /// Position of the first token; nothing is cached before it.
     #[arg(long, value_name = "P", default_value_t = 0)]
     pub start: usize,
@@ -56,7 +61,11 @@ pub struct ScoreArgs {
 
 /// Runs the command.
 pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
-    files::check_writable(&args.out)?;
+    if !args.compare.is_empty() {
+        return compare::compare(args);
+    }
+    let out_file = args.out.as_deref().unwrap_or(Path::new(""));
+    files::check_writable(out_file)?;
     let sequences = files::read_tokens(&args.tokens)?;
     let map = args.trace.as_deref().map(files::read_map).transpose()?;
     let injected = args.inject.as_deref().map(files::read_tensors).transpose()?.unwrap_or_default();
@@ -83,7 +92,7 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
         summary.push(run.sequence(executor.as_mut(), s, tokens, inject, &mut out)?);
     }
     run.bar.finish_and_clear();
-    files::write_tensors(&args.out, &out)?;
+    files::write_tensors(out_file, &out)?;
     report(args, &out, &summary);
     Ok(())
 }
@@ -127,7 +136,7 @@ fn report(args: &ScoreArgs, out: &IndexMap<String, Tensor>, summary: &[serde_jso
             let loss = of["mean_nll"].as_f64().map_or(String::new(), |x| format!(", mean loss {x:.6} nats"));
             println!("sequence {s}: {} tokens{loss}", of["tokens"]);
         }
-        println!("{}: {} tensors", args.out.display(), out.len());
+        println!("{}: {} tensors", args.out.as_deref().unwrap_or(Path::new("")).display(), out.len());
     }
 }
 

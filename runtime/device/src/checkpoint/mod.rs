@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Checkpoint::open   files → headers → tensors by name        (header.rs, open.rs, mmap.rs)
-//! resolve            recipes × tensors → sources, or problems (resolve.rs)
-//! Weights::load      sources → values in memory               (load.rs, convert.rs)
+//! resolve            recipes × tensors → sources, or problems (resolve.rs, stored.rs)
+//! Weights::load      sources → values in memory               (load.rs, bits.rs, convert.rs)
 //! Weights::synthetic recipes × seed → values in memory        (synthetic.rs)
 //! Rows               values of a file → codes and scales      (narrow.rs)
 //! ```
@@ -12,6 +12,7 @@
 //! size does not justify. Everything that is wrong is collected and told in one go. Which tensors a model has is
 //! data (the artifact's recipes); no tensor name stands here.
 
+mod bits;
 mod convert;
 mod error;
 mod header;
@@ -20,6 +21,7 @@ mod mmap;
 mod narrow;
 mod open;
 mod resolve;
+mod stored;
 mod synthetic;
 mod weights;
 
