@@ -68,10 +68,11 @@ impl Facts {
             && weight.only.as_ref().is_none_or(|layers| layers.contains(&layer))
     }
 
-    /// Parameters of the whole model: every weight, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
+    /// Parameters of the whole model: every weight but scales of quantised ones, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
     pub fn parameters(&self) -> u64 {
         self.weights
             .iter()
+            .filter(|w| !w.is_scale())
             .map(|w| {
                 let copies = match w.scope {
                     Scope::Model => 1,

@@ -145,11 +145,6 @@ pub static CODES: &[Code] = &[
         "a plain weight that there is not",
         "`plain` of [stored] lists matrices that a quantised checkpoint keeps as they are declared: weights of the spec, and layers that have them.",
     ),
-    code(
-        "B0037",
-        "rows that are no whole blocks",
-        "NVFP4 keeps one scale for 16 elements along the axes that a product sums over, so their length is a multiple of 16.",
-    ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
     code(
