@@ -36,8 +36,7 @@ fn tokens(work: &Path, body: &Value) -> PathBuf {
 /// Logits of the tokens.
 fn logits(artifact: &Path, model: &Path, tokens: &Path, more: &[&str]) -> Numbers {
     let out = artifact.with_file_name("logits.safetensors");
-    let mut args =
-        vec!["score", text(artifact), "--model", text(model), "--tokens", text(tokens), "--out", text(&out)];
+    let mut args = vec!["score", text(artifact), "--model", text(model), "--tokens", text(tokens), "--out", text(&out)];
     args.extend(more);
     run(&args);
     read(&out)["logits.0"].clone()
@@ -84,9 +83,7 @@ fn seeded(config: &Value, folder: &Path, seed: u64, shards: usize) {
             let number = |i| mean + spread * numerics::synthetic(seed, key, i);
             let n = form.shape.iter().product::<u64>();
             let (dtype, bytes): (_, Vec<u8>) = match recipe.dtype {
-                ir::DType::F32 => {
-                    (safetensors::Dtype::F32, (0..n).flat_map(|i| number(i).to_le_bytes()).collect())
-                }
+                ir::DType::F32 => (safetensors::Dtype::F32, (0..n).flat_map(|i| number(i).to_le_bytes()).collect()),
                 _ => {
                     let bits = |i| numerics::bf16_bits(number(i)).to_le_bytes();
                     (safetensors::Dtype::BF16, (0..n).flat_map(bits).collect())
@@ -121,7 +118,10 @@ fn agree(plain: &Path, model: &Path, work: &Path, what: &str) {
     let worst = found.data.iter().zip(&wanted.data).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let largest = wanted.data.iter().fold(0f32, |m, x| m.max(x.abs()));
     // Ten times what two implementations in f32 differ by, relative to logits of 30 (the fixtures' table).
-    assert!(found.data.len() == wanted.data.len() && worst <= 5e-4 / 30.0 * largest.max(1.0), "{what}: {worst} of {largest}");
+    assert!(
+        found.data.len() == wanted.data.len() && worst <= 5e-4 / 30.0 * largest.max(1.0),
+        "{what}: {worst} of {largest}"
+    );
 }
 
 /// A folder of its own.
@@ -142,18 +142,14 @@ fn rows_of_odd_checkpoints_in_shards_with_expressions() {
     let work = tempfile::tempdir().expect("folder");
     let plain = work.path().join("plain");
     seeded(&odd_config(), &plain, 7, 3);
-    let ignore = [
-        "--ignore",
-        r"re:model\.layers\.(0|3)\.self_attn\..*",
-        "--ignore",
-        "down_proj",
-        "--scales",
-        "f32",
-    ];
+    let ignore = ["--ignore", r"re:model\.layers\.(0|3)\.self_attn\..*", "--ignore", "down_proj", "--scales", "f32"];
     let model = quantised(&plain, "fp8", work.path(), &ignore);
     let config = said(&model);
     let ignored: Vec<&str> = config["ignore"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    assert!(ignored.contains(&r"re:model\.layers\.(0|3)\.self_attn\..*") && ignored.contains(&"lm_head"), "{ignored:?}");
+    assert!(
+        ignored.contains(&r"re:model\.layers\.(0|3)\.self_attn\..*") && ignored.contains(&"lm_head"),
+        "{ignored:?}"
+    );
     assert!(ignored.contains(&"model.layers.1.mlp.down_proj") && ignored.contains(&"model.layers.4.mlp.gate"));
     let index = std::fs::read_to_string(model.join("model.safetensors.index.json")).expect("index");
     let index: Value = serde_json::from_str(&index).expect("JSON");
@@ -212,8 +208,8 @@ fn packed_experts_come_apart_by_the_artifact() {
     let work = tempfile::tempdir().expect("folder");
     let plain = fixture("beam-tiny-bf16-packed");
     let out = work.path().join("refused");
-    let done = Programs::built()
-        .beam_run(&["quantise", "--model", text(&plain), "--format", "fp8", "--out", text(&out)]);
+    let done =
+        Programs::built().beam_run(&["quantise", "--model", text(&plain), "--format", "fp8", "--out", text(&out)]);
     assert!(done.code == 1 && done.err.contains("R0709") && done.err.contains("--artifact"), "{}", done.err);
     assert!(!out.exists());
     let artifact = Programs::built().compile(&plain, "cpu", work.path());
@@ -247,8 +243,19 @@ fn the_example_model_keeps_its_losses() {
     let weights = Programs::built().compile(&nvfp4, "cpu", &fresh(work.path(), "weights"));
     let file = answers(work.path());
     let args = [
-        "score", text(&reference), "--model", text(&nano()), "--tokens", text(&file), "--json",
-        "--compare", text(&native), text(&fp8), "--compare", text(&weights), text(&nvfp4),
+        "score",
+        text(&reference),
+        "--model",
+        text(&nano()),
+        "--tokens",
+        text(&file),
+        "--json",
+        "--compare",
+        text(&native),
+        text(&fp8),
+        "--compare",
+        text(&weights),
+        text(&nvfp4),
     ];
     let found: Value = serde_json::from_str(&run(&args)).expect("JSON");
     println!("{found:#}");
@@ -276,7 +283,10 @@ fn what_cannot_be_quantised_is_refused_and_nothing_is_left() {
     };
     let model = nano();
     let (code, err) = refused(&["--model", text(&model), "--format", "nvfp4"]);
-    assert!(code == 1 && err.contains("R0704") && err.contains("--calibrate") && err.contains("--inputs plain"), "{err}");
+    assert!(
+        code == 1 && err.contains("R0704") && err.contains("--calibrate") && err.contains("--inputs plain"),
+        "{err}"
+    );
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "re:nothing"]);
     assert!(code == 1 && err.contains("R0711"), "{err}");
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "*"]);

@@ -3,9 +3,11 @@
 use super::{BF16, F32, Limits, Oracle, cosine};
 
 /// FP8 inputs, activations in f32: codes on rounding boundaries flip and spread.
-const FP8_INPUTS: Limits = Limits { max: 2.5, rms: 0.5, cosine: 0.995, hidden: f64::INFINITY, firm_margin: f32::INFINITY };
+const FP8_INPUTS: Limits =
+    Limits { max: 2.5, rms: 0.5, cosine: 0.995, hidden: f64::INFINITY, firm_margin: f32::INFINITY };
 /// Cached rows in e4m3, the rest in f32.
-const CACHED: Limits = Limits { max: f64::INFINITY, rms: 0.3, cosine: 0.0, hidden: f64::INFINITY, firm_margin: f32::INFINITY };
+const CACHED: Limits =
+    Limits { max: f64::INFINITY, rms: 0.3, cosine: 0.0, hidden: f64::INFINITY, firm_margin: f32::INFINITY };
 
 /// A format as the configuration names it, and what runs it.
 struct Runs {
@@ -17,16 +19,10 @@ struct Runs {
     least: f64,
 }
 
-const FP8: Runs = Runs {
-    native: ["cpu-f32-fp8", "cpu-fp8"],
-    golden: ["golden_w8a8", "golden_w8a8_engine"],
-    least: 0.97,
-};
-const NVFP4: Runs = Runs {
-    native: ["cpu-f32-nvfp4", "cpu-nvfp4"],
-    golden: ["golden_w4a4", "golden_w4a4_engine"],
-    least: 0.92,
-};
+const FP8: Runs =
+    Runs { native: ["cpu-f32-fp8", "cpu-fp8"], golden: ["golden_w8a8", "golden_w8a8_engine"], least: 0.97 };
+const NVFP4: Runs =
+    Runs { native: ["cpu-f32-nvfp4", "cpu-nvfp4"], golden: ["golden_w4a4", "golden_w4a4_engine"], least: 0.92 };
 
 impl Oracle {
     /// Every comparison that a quantised checkpoint has values for.

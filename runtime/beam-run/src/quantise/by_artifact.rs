@@ -91,7 +91,9 @@ pub fn find(artifact: &Artifact, checkpoint: &Checkpoint) -> Result<Found, Failu
 
 /// The form that the checkpoint has.
 fn present<'a>(recipe: &'a WeightRecipe, checkpoint: &Checkpoint) -> Result<&'a RecipeForm, Failure> {
-    recipe.check().map_err(|fact| Failure::input(format!("R0716: the artifact's recipe does not hold together: {fact}")))?;
+    recipe
+        .check()
+        .map_err(|fact| Failure::input(format!("R0716: the artifact's recipe does not hold together: {fact}")))?;
     let here = |form: &&RecipeForm| {
         form.layout.is_plain()
             && checkpoint.tensor(&form.tensor_name(0)).is_some_and(|(entry, _)| entry.shape == form.shape)
@@ -133,7 +135,10 @@ fn matrices(recipe: &WeightRecipe, from: &RecipeForm) -> Result<Vec<Matrix>, Fai
                     unit: 0,
                     input: None,
                 }),
-                _ => Err(Failure::input(format!("R0719: rows of `{module}` do not lie one after the other in `{}`", from.tensor))),
+                _ => Err(Failure::input(format!(
+                    "R0719: rows of `{module}` do not lie one after the other in `{}`",
+                    from.tensor
+                ))),
             }
         })
         .collect()

@@ -29,8 +29,9 @@ pub enum Scheme {
 /// Reads the configuration of a checkpoint that is not quantised.
 pub fn read(model: &Path) -> Result<Map<String, Value>, Failure> {
     let path = shown(model, CONFIG);
-    let text = std::fs::read_to_string(model.join(CONFIG))
-        .map_err(|e| Failure::input(format!("R0701: `{path}` cannot be read: {e}; `--model` needs a model directory")))?;
+    let text = std::fs::read_to_string(model.join(CONFIG)).map_err(|e| {
+        Failure::input(format!("R0701: `{path}` cannot be read: {e}; `--model` needs a model directory"))
+    })?;
     let config: Map<String, Value> =
         serde_json::from_str(&text).map_err(|e| Failure::input(format!("R0701: `{path}` is no JSON object: {e}")))?;
     if config.get(KEY).is_some_and(|value| !value.is_null()) || model.join(MODELOPT_CONFIG).exists() {
@@ -43,9 +44,16 @@ pub fn read(model: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 /// Writes the configurations into the new directory.
-pub fn write(dir: &Path, config: &Map<String, Value>, found: &Found, fp8: bool, narrow_inputs: bool) -> Result<(), Failure> {
+pub fn write(
+    dir: &Path,
+    config: &Map<String, Value>,
+    found: &Found,
+    fp8: bool,
+    narrow_inputs: bool,
+) -> Result<(), Failure> {
     let mut config = config.clone();
-    let section = if fp8 { compressed_tensors(&found.said, narrow_inputs) } else { modelopt(&found.said, narrow_inputs) };
+    let section =
+        if fp8 { compressed_tensors(&found.said, narrow_inputs) } else { modelopt(&found.said, narrow_inputs) };
     config.insert(KEY.to_owned(), section);
     put(dir, CONFIG, &Value::Object(config))?;
     if fp8 {
@@ -59,8 +67,9 @@ pub fn write(dir: &Path, config: &Map<String, Value>, found: &Found, fp8: bool, 
 
 fn put(dir: &Path, name: &str, value: &Value) -> Result<(), Failure> {
     let text = format!("{value:#}\n");
-    std::fs::write(dir.join(name), text)
-        .map_err(|e| Failure::output(format!("R0712: `{}` cannot be written: {e}; choose another `--out`", shown(dir, name))))
+    std::fs::write(dir.join(name), text).map_err(|e| {
+        Failure::output(format!("R0712: `{}` cannot be written: {e}; choose another `--out`", shown(dir, name)))
+    })
 }
 
 /// e4m3 with channels' scales, as compressed-tensors says it.

@@ -55,7 +55,9 @@ pub fn main_dtype(checkpoint: &Checkpoint) -> Result<FileDType, Failure> {
         Some((other, bytes)) => Err(Failure::input(format!(
             "R0703: most of the checkpoint, {bytes} bytes, is {other}, and quantising starts from BF16, F16 or F32; use the unquantised checkpoint"
         ))),
-        None => Err(Failure::input("R0703: the checkpoint has no tensor, and quantising needs some; use another checkpoint")),
+        None => Err(Failure::input(
+            "R0703: the checkpoint has no tensor, and quantising needs some; use another checkpoint",
+        )),
     }
 }
 
@@ -110,7 +112,9 @@ pub fn find(checkpoint: &Checkpoint) -> Result<Found, Failure> {
     let mut found = Found { in_bf16: main == FileDType::Bf16, ..Found::default() };
     let mut units: BTreeMap<(String, u64), usize> = BTreeMap::new();
     for (module, entries) in &modules {
-        if let Some(whole) = entries.iter().find(|e| e.shape.len() == 3 && e.dtype == main && e.shape.iter().all(|n| *n > 1)) {
+        if let Some(whole) =
+            entries.iter().find(|e| e.shape.len() == 3 && e.dtype == main && e.shape.iter().all(|n| *n > 1))
+        {
             return Err(Failure::input(format!(
                 "R0709: `{}` holds {} matrices in one tensor, and public quantisers write one by one; pass `--artifact`, which knows their names",
                 whole.name, whole.shape[0]

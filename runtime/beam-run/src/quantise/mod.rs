@@ -133,7 +133,8 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
     check(args, &found)?;
     let input_numbers = match (&artifact, &args.calibrate) {
         (Some(artifact), Some(tokens)) if calibrated => {
-            let source = ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);
+            let source =
+                ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);
             calibrate::numbers(artifact, &source, tokens, &found)?
         }
         _ => Vec::new(),
@@ -213,7 +214,9 @@ fn rows<'a>(checkpoint: &'a Checkpoint, matrix: &Matrix) -> Result<Rows<'a>, Fai
         let bytes = bytes.get(first..first + (matrix.rows * matrix.columns) as usize * width)?;
         Rows::new(&entry.dtype, bytes, matrix.columns as usize)
     });
-    found.ok_or_else(|| Failure::input(format!("R0708: `{}` does not hold the matrix `{}`", matrix.tensor, matrix.module)))
+    found.ok_or_else(|| {
+        Failure::input(format!("R0708: `{}` does not hold the matrix `{}`", matrix.tensor, matrix.module))
+    })
 }
 
 /// A bar on a terminal.

@@ -46,7 +46,9 @@ impl Pattern {
             }
             Pattern::Glob(pattern) => glob(pattern, module) || module.split('.').any(|part| glob(pattern, part)),
             Pattern::Expression(text, regex) => regex.is_match(module).map_err(|e| {
-                Failure::input(format!("R0710: `--ignore {text}` could not be decided for `{module}`: {e}; write it simpler"))
+                Failure::input(format!(
+                    "R0710: `--ignore {text}` could not be decided for `{module}`: {e}; write it simpler"
+                ))
             })?,
         })
     }

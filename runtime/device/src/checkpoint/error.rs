@@ -114,9 +114,7 @@ pub enum Problem {
         expected: Vec<u64>,
     },
     /// A format that is not read.
-    #[error(
-        "W0303: `{tensor}` in `{file}` is stored as {found}, {weight} is read from {expected}"
-    )]
+    #[error("W0303: `{tensor}` in `{file}` is stored as {found}, {weight} is read from {expected}")]
     Format {
         /// Weight.
         weight: String,
@@ -146,7 +144,9 @@ pub enum Problem {
         resident: DType,
     },
     /// Numbers that must be one are not.
-    #[error("W0311: {weight} is one number for products that share their input, but `{one}` is {of_one} and `{other}` is {of_other}")]
+    #[error(
+        "W0311: {weight} is one number for products that share their input, but `{one}` is {of_one} and `{other}` is {of_other}"
+    )]
     Different {
         /// Weight.
         weight: String,

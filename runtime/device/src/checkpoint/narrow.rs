@@ -97,15 +97,15 @@ impl<'a> Rows<'a> {
     fn map(&self, per_row: usize, of_row: impl Fn(&[f32], &mut [u8]) + Sync) -> Vec<u8> {
         let rows_at_once = (AT_ONCE_BYTES / self.row_bytes()).max(1);
         let mut out = vec![0; self.count() * per_row];
-        out.par_chunks_mut(rows_at_once * per_row.max(1)).zip(self.bytes.par_chunks(rows_at_once * self.row_bytes())).for_each(
-            |(out, bytes)| {
+        out.par_chunks_mut(rows_at_once * per_row.max(1))
+            .zip(self.bytes.par_chunks(rows_at_once * self.row_bytes()))
+            .for_each(|(out, bytes)| {
                 let mut row = vec![0.0; self.columns];
                 for (out, bytes) in out.chunks_exact_mut(per_row).zip(bytes.chunks_exact(self.row_bytes())) {
                     f32::convert(self.dtype, bytes, &mut row);
                     of_row(&row, out);
                 }
-            },
-        );
+            });
         out
     }
 
@@ -187,7 +187,10 @@ mod tests {
         let rows = Rows::new(&FileDType::F32, &x, 32).unwrap();
         let number = nvfp4_number(rows.largest());
         assert_eq!(number, 1.0);
-        assert_eq!(rows.nvfp4_scales(number).into_iter().map(e4m3_value).collect::<Vec<_>>(), [448.0, LEAST_BLOCK_SCALE]);
+        assert_eq!(
+            rows.nvfp4_scales(number).into_iter().map(e4m3_value).collect::<Vec<_>>(),
+            [448.0, LEAST_BLOCK_SCALE]
+        );
         let codes = rows.nvfp4_codes(number);
         assert_eq!((e2m1_value(codes[0]), e2m1_value(codes[0] >> 4)), (6.0, -0.5));
         assert_eq!(nvfp4_number(0.0), 1.0);

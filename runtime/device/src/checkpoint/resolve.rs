@@ -296,7 +296,13 @@ impl<'a> Matcher<'a> {
         let narrows = matches!((from, recipe.dtype), (FileDType::F32 | FileDType::F16, DType::Bf16));
         if narrows && !recipe.pinned && !self.narrow {
             let (weight, tensor, file) = (recipe.title(), quoted(&found.entry.name), quoted(found.file));
-            self.problems.push(Problem::Narrowing { weight, tensor, file, found: from.to_string(), resident: recipe.dtype });
+            self.problems.push(Problem::Narrowing {
+                weight,
+                tensor,
+                file,
+                found: from.to_string(),
+                resident: recipe.dtype,
+            });
             return None;
         }
         self.convert(recipe, form, found, (narrows || form.layout == DiskLayout::RowCodes, false));

@@ -38,7 +38,11 @@ fn with(dir: &Path, recipes: &[WeightRecipe], options: &LoadOptions) -> Result<W
 fn codes_and_scales_of_rows_are_read_in_every_form() {
     let dir = tempfile::tempdir().unwrap();
     let scales = [0.5, 2.0, 0.125, 1.0, 4.0];
-    for scale in [f32s("m.weight_scale", &[5, 1], &scales), f32s("m.weight_scale", &[5], &scales), bf16s("m.weight_scale", &[5, 1], &scales)] {
+    for scale in [
+        f32s("m.weight_scale", &[5, 1], &scales),
+        f32s("m.weight_scale", &[5], &scales),
+        bf16s("m.weight_scale", &[5, 1], &scales),
+    ] {
         single(dir.path(), &[bytes("m.weight", Dtype::F8_E4M3, &[5, 7], codes(35, 1)), scale]);
         let recipes = [
             of("m.codes", &[5, 7], DType::E4m3, vec![form("m.weight", &[5, 7])]),
@@ -52,7 +56,10 @@ fn codes_and_scales_of_rows_are_read_in_every_form() {
         // The same multiplied out into a plain weight, once that is asked for.
         let plain = [WeightRecipe { dtype: DType::F32, ..recipe("m", &[5, 7], vec![form("m.weight", &[5, 7])]) }];
         let told = with(dir.path(), &plain, &LoadOptions::default()).unwrap_err();
-        assert!(told.contains("W0310") && told.contains("F8_E4M3") && told.contains("f32") && told.contains("--widen"), "{told}");
+        assert!(
+            told.contains("W0310") && told.contains("F8_E4M3") && told.contains("f32") && told.contains("--widen"),
+            "{told}"
+        );
         assert!(!told.contains("W0306"), "what belongs to it is not told apart: {told}");
         let weights = with(dir.path(), &plain, &LoadOptions { widen: true, ..LoadOptions::default() }).unwrap();
         let products: Vec<f32> = wanted.iter().enumerate().map(|(i, code)| code * scales[i / 7]).collect();

@@ -2,7 +2,9 @@
 
 use crate::build::{Build, facts, weight};
 use crate::harness::{compile, same_values, tokens};
-use ir::{Axis, Binary, ConstExpr, DType, Entry, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef};
+use ir::{
+    Axis, Binary, ConstExpr, DType, Entry, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef,
+};
 
 const ROWS: u64 = 19;
 const EXPERTS: u64 = 5;
