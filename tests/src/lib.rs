@@ -1,6 +1,5 @@
 //! What the suites share: where things are, how the programs are built and run.
 
-pub mod answers;
 pub mod mutate;
 pub mod oracle;
 mod programs;

@@ -67,7 +67,13 @@ wanted = 600
 "#;
 
 pub fn compile(module: &Module, seed: u64) -> Compiled {
-    let target = Target::from_text(TARGET, "test.toml").expect("target");
+    compile_caching(module, seed, "act")
+}
+
+/// The same with cached rows in that format.
+pub fn compile_caching(module: &Module, seed: u64, rows: &str) -> Compiled {
+    let text = TARGET.replace("dtype = \"act\"", &format!("dtype = \"{rows}\""));
+    let target = Target::from_text(&text, "test.toml").expect("target");
     let kernels = passes::to_kernels(module, &passes::Compile::one_device(&target)).expect("kernel level");
     let plan = passes::plan(&kernels, &passes::Compile::one_device(&target)).expect("plan");
     Compiled { kernels, plan, weights: Seeded { facts: module.facts.clone(), seed } }
