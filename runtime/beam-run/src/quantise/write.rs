@@ -87,8 +87,8 @@ fn unwritten(path: &str, fact: impl Display) -> Failure {
 
 /// Refuses a target that holds something.
 pub fn check_target(out: &Path) -> Result<(), Failure> {
-    match std::fs::read_dir(out) {
-        Ok(entries) if entries.count() == 0 => Ok(()),
+    match std::fs::read_dir(out).map(Iterator::count) {
+        Ok(0) => Ok(()),
         Ok(_) => Err(unwritten(&out.display().to_string(), "it is a directory with files in it")),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(unwritten(&out.display().to_string(), e)),
