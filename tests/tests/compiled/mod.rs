@@ -16,6 +16,6 @@ pub fn compiled(spec: &str, target: &str, mesh: &str, exact: bool) -> Stages {
     assert!(checked.diagnostics.is_empty(), "{}", spec::render(&checked.diagnostics, &checked.sources, false));
     let mut model = checked.model.expect("model");
     model.facts.files = model.facts.files.iter().map(|f| f.rsplit('/').next().unwrap_or(f).to_owned()).collect();
-    let compile = Compile { target: &target, mesh: &mesh, exact };
+    let compile = Compile { target: &target, mesh: &mesh, exact, unpack: &[] };
     Stages::compile(model, &compile).unwrap_or_else(|e| panic!("{}: {}; {}", e.code, e.message, e.help))
 }

@@ -353,7 +353,13 @@ impl Kernel<'_> {
             }
             Op::Round(to) => {
                 let x = self.float(body, operand(0)?, coords)?;
-                if *to == DType::Bf16 { format!("round_bf16({x})") } else { x }
+                match to {
+                    DType::Bf16 => format!("round_bf16({x})"),
+                    narrow if narrow.is_narrow() => {
+                        return Err(format!("{id} rounds to {narrow}: no kernel does that yet"));
+                    }
+                    _ => x,
+                }
             }
             Op::Reduce { op, axis, order } => {
                 let x = operand(0)?;

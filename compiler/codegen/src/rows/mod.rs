@@ -97,7 +97,7 @@ pub(crate) fn length(axis: &Axis) -> Result<i64, String> {
 /// Type of one element in the generated text.
 pub(crate) fn c_type(dtype: DType) -> &'static str {
     match dtype {
-        DType::F32 | DType::Bf16 => "float",
+        DType::F32 | DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::Nvfp4 => "float",
         DType::I32 => "int",
         DType::Bool => "bool",
     }
@@ -108,6 +108,9 @@ pub fn memory_type(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
         DType::Bf16 => "bf16",
+        DType::E4m3 => "e4m3",
+        DType::E5m2 => "e5m2",
+        DType::Nvfp4 => "nvfp4",
         DType::I32 => "int",
         DType::Bool => "bool",
     }

@@ -238,7 +238,8 @@ fn memory(graph: &Graph, places: &[Place], id: ValueId) -> Result<(ValueId, Buff
 /// both counts; the walk follows each operation that reads the old value to all that is computed from it.
 fn row_by_row(graph: &Graph, inside: &[ValueId], old: ValueId, new: ValueId) -> bool {
     let (Some(a), Some(b)) = (graph.tensor(old), graph.tensor(new)) else { return false };
-    if a.axes != b.axes || a.dtype.bytes() != b.dtype.bytes() {
+    let (width, other) = (a.dtype.element_bytes(), b.dtype.element_bytes());
+    if a.axes != b.axes || width.is_none() || width != other {
         return false;
     }
     let Some(row) = a.axes.first().map(|axis| axis.name.clone()) else { return inside.contains(&new) };

@@ -117,7 +117,7 @@ fn incomplete(graph: &Graph, module: &Module, sharding: &Sharding) -> HashSet<Va
 }
 
 fn bytes(graph: &Graph, id: ValueId) -> u64 {
-    graph.tensor(id).map_or(u64::MAX, |t| t.fixed_elements().saturating_mul(t.dtype.bytes() as u64))
+    graph.tensor(id).map_or(u64::MAX, |t| t.dtype.bytes_for(t.fixed_elements()))
 }
 
 /// The graph with the sum over ranks `id` behind `passed`, the operations that follow it.
@@ -258,7 +258,7 @@ mod tests {
         let mut target = Target::load("cpu").expect("a target");
         target.relaxations = allowed.then(|| "rank-round".to_owned()).into_iter().collect();
         let mesh = module.sharding.as_ref().expect("a mesh").mesh.clone();
-        let compile = Compile { target: &target, mesh: &mesh, exact: false };
+        let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
         let after = super::run(&module, &compile).expect("graphs");
         assert_eq!(ir::verify_module(&after), Ok(()), "{}", ir::print_module(&after, false));
         let text = ir::print_graph("first", &after.entries[0].first, &after.facts, false);

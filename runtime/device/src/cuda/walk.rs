@@ -232,7 +232,8 @@ impl Loaded {
     /// Bytes of a value in a step.
     pub fn bytes(&self, stage: &Stage<'_>, id: ValueId, counts: Counts) -> Result<usize, String> {
         let ty = stage.graph.graph.tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
-        Ok(ty.fixed_elements() as usize * counts.of(ty.row_axes().next())? * ty.dtype.bytes())
+        let elements = ty.fixed_elements() * counts.of(ty.row_axes().next())? as u64;
+        Ok(ty.dtype.bytes_for(elements) as usize)
     }
 }
 
