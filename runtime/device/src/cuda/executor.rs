@@ -3,6 +3,7 @@
 use super::driver::{Device, Recording};
 use super::load::{Weights, kernels};
 use super::tables::Tables;
+use super::timeline::Timed;
 use super::walk::{Counts, Loaded, TICKET_BYTES, pick_bytes, scratch_bytes};
 use crate::contract;
 use crate::error::PrepareError;
@@ -28,12 +29,20 @@ pub struct CudaExecutor {
     recordings: HashMap<(usize, Counts), Option<Recording>>,
 }
 
+/// Where weights come from.
+pub(super) enum Source<'a> {
+    /// Numbers of the host.
+    Store(&'a dyn WeightStore),
+    /// Numbers made up on the device.
+    Seed(u64),
+}
+
 fn device(text: String) -> PrepareError {
     PrepareError::Device(text)
 }
 
 /// A device and everything on it, for the artifact's first entry.
-pub(super) fn load(artifact: &Artifact, store: &dyn WeightStore, pool_pages: &[usize]) -> Result<Loaded, PrepareError> {
+pub(super) fn load(artifact: &Artifact, source: Source<'_>, pool_pages: &[usize]) -> Result<Loaded, PrepareError> {
     let (module, plan) = (&artifact.kernels, &artifact.plan);
     let opened = Device::open().map_err(device)?;
     let (major, minor) = opened.arch();
@@ -71,8 +80,12 @@ pub(super) fn load(artifact: &Artifact, store: &dyn WeightStore, pool_pages: &[u
         tickets,
         picks,
         early: Cell::new(false),
+        checks: Cell::new(false),
         kernels: kernels(&opened, &code)?,
-        weights: Weights::load(&opened, artifact, store)?,
+        weights: match source {
+            Source::Store(store) => Weights::load(&opened, artifact, store)?,
+            Source::Seed(seed) => Weights::synthetic(&opened, artifact, seed)?,
+        },
         device: opened,
         code,
         arena,
@@ -92,11 +105,25 @@ impl CudaExecutor {
         store: &dyn WeightStore,
         pool_pages: &[usize],
     ) -> Result<CudaExecutor, PrepareError> {
-        let loaded = load(artifact, store, pool_pages)?;
+        CudaExecutor::of(artifact, load(artifact, Source::Store(store), pool_pages)?, pool_pages)
+    }
+
+    /// The same with weights made up on the device from a seed: for measurements of models that no host memory holds.
+    pub fn synthetic(artifact: &Artifact, seed: u64, pool_pages: &[usize]) -> Result<CudaExecutor, PrepareError> {
+        CudaExecutor::of(artifact, load(artifact, Source::Seed(seed), pool_pages)?, pool_pages)
+    }
+
+    fn of(artifact: &Artifact, loaded: Loaded, pool_pages: &[usize]) -> Result<CudaExecutor, PrepareError> {
         let vocab = result_width(&loaded.entry)?;
         let facts = facts(&artifact.plan, vocab, pool_pages, None)?;
         let tokens_end = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
         Ok(CudaExecutor { loaded, facts, tokens_end, start: 0, done: Done::default(), recordings: HashMap::new() })
+    }
+
+    /// Runs a step start by start; gives each start's kernel, the kind of its region and its microseconds on the device.
+    pub fn timeline(&mut self, step: &Step) -> Result<Vec<Timed>, StepError> {
+        let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;
+        self.loaded.timeline(&self.loaded.plan.entries[0].buckets[bucket], counts).map_err(StepError::Device)
     }
 
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
