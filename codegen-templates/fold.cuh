@@ -81,9 +81,15 @@ template <int N, class Term> DEVICE float largest_in_thread(Term term) {
 template <int N, class Term> DEVICE int rank_in_thread(Term term, int own) {
   const float x = term(own);
   int rank = 0;
+  if (is_nan(x)) {
+    for (int i = 0; i < N; ++i) rank += !is_nan(term(i)) || i < own ? 1 : 0;
+    return rank;
+  }
+  // Where none of the two is a NaN, and a NaN compares with nothing.
+#pragma unroll 8
   for (int i = 0; i < N; ++i) {
     const float y = term(i);
-    rank += outranks(y, x) || (i < own && !outranks(x, y)) ? 1 : 0;
+    rank += (i < own ? y >= x : y > x) ? 1 : 0;
   }
   return rank;
 }

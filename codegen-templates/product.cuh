@@ -76,6 +76,51 @@ struct Product {
     }
   }
 
+  // Several columns of a warp, for many rows: numbers of a row are widened once for all of them. Sums are those of `tile`.
+  template <int WIDE, class XRow, class OutRow>
+  static DEVICE void wide(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
+                          XRow x_row, OutRow out_row) {
+    static_assert(WIDE == 1 || K % 8 == 0, "rows of whole pieces");
+    const int lane = threadIdx.x & 31;
+    Acc total[WIDE][ROWS];
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) total[c][m] = 0;
+    for (int k = lane * 8; k < K; k += 256) {
+      Acc a[WIDE][8];
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        float read[8];
+        load8(read, w + (u64)(column + c < COLUMNS ? column + c : COLUMNS - 1) * K + k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[c][i] = read[i];
+      }
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) {
+        if (m >= count) break;
+        float b[8];
+        load8(b, x + (u64)x_row(m) * K + k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const Acc y = b[i];
+#pragma unroll
+          for (int c = 0; c < WIDE; ++c) total[c][m] = joined(a[c][i], y, total[c][m]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) {
+#pragma unroll
+        for (int half = 16; half > 0; half /= 2) total[c][m] += shuffle_xor(total[c][m], half);
+        if (m < count && lane == 0 && column + c < COLUMNS) out[(u64)out_row(m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column + c)] = (float)total[c][m];
+      }
+  }
+  static DEVICE double joined(double a, double b, double c) { return __fma_rn(a, b, c); }
+  static DEVICE float joined(float a, float b, float c) { return fused(a, b, c); }
+
   // Dense: grid (columns over WARPS, rows over ROWS).
   static DEVICE void dense(const X* x, const W* w, float* out, int rows) {
     wait_for_earlier();

@@ -3,7 +3,8 @@
 #pragma once
 #include "stream.cuh"
 
-template <class Core, int COLUMNS, int ROWS, int EXTRA> struct Route {
+// A warp has WIDE columns.
+template <class Core, int COLUMNS, int ROWS, int EXTRA, int WIDE = 1> struct Route {
   static constexpr int THREADS = Core::THREADS, WARPS = THREADS / 32, PITCH = (COLUMNS + 3) / 4 * 4;
   static constexpr int EXTRA_AT = ROWS * PITCH * 4, SHARED = EXTRA_AT + EXTRA;
 
@@ -35,15 +36,18 @@ template <class Core, int COLUMNS, int ROWS, int EXTRA> struct Route {
     return last_here != 0;
   }
 
-  // Grid (columns over warps, rows over ROWS).
+  // Grid (columns over WIDE by warps, rows over ROWS).
   template <class X, class W, class Ends, class After>
   static DEVICE void run(const X* x, const W* w, float* out, int rows, u32* tickets, const Ends& ends, const After& after) {
     DYNAMIC_SHARED(memory);
     wait_for_earlier();
-    const int column = blockIdx.x * WARPS + threadIdx.x / 32, begin = blockIdx.y * ROWS;
+    const int column = (blockIdx.x * WARPS + threadIdx.x / 32) * WIDE, begin = blockIdx.y * ROWS;
     const int count = rows - begin < ROWS ? rows - begin : ROWS;
     auto row = [&](int m) { return begin + m; };
-    if (column < COLUMNS) Core::tile(x, w, out, column, count, row, row);
+    if (column < COLUMNS) {
+      if constexpr (WIDE > 1) Core::template wide<WIDE>(x, w, out, column, count, row, row);
+      else Core::tile(x, w, out, column, count, row, row);
+    }
     if (!is_last(tickets + blockIdx.y, gridDim.x)) return;
     float* numbers = (float*)memory;
     for (int i = threadIdx.x; i < count * COLUMNS; i += THREADS) numbers[i / COLUMNS * PITCH + i % COLUMNS] = load_fresh(out + (u64)begin * COLUMNS + i);

@@ -143,7 +143,14 @@ impl Core<'_> {
                 let threads = PRODUCT_WARPS * 32;
                 let routes = self.kind == KernelKind::Route && !picked && line_axes == 1 && cuts == 1;
                 let width = count(&columns);
-                routes.then_some(Form { line_axes, width, threads, most_lanes: threads, is_kept: true, ..Form::default() })
+                routes.then_some(Form {
+                    line_axes,
+                    width,
+                    threads,
+                    most_lanes: threads,
+                    is_kept: true,
+                    ..Form::default()
+                })
             }
             Op::Attend { .. } => {
                 let (shape, is_tiled) = self.attend_shape().ok()?;

@@ -78,7 +78,9 @@ pub fn lint(unit: &str, instructions: &str) -> Vec<String> {
 /// Whether a line is this instruction, whatever its modifiers.
 fn has(line: &str, instruction: &str) -> bool {
     let mut words = line.split_whitespace().filter(|w| !w.starts_with("/*") && !w.starts_with('@'));
-    words.next().is_some_and(|w| w == instruction || w.strip_prefix(instruction).is_some_and(|rest| rest.starts_with('.')))
+    words
+        .next()
+        .is_some_and(|w| w == instruction || w.strip_prefix(instruction).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// Lines of loops: first and last.
@@ -89,7 +91,8 @@ fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
         if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L_")) {
             labels.insert(label, number);
         }
-        let target = line.split_once("BRA").and_then(|(_, rest)| rest.split_once("`(")).and_then(|(_, l)| l.split_once(')'));
+        let target =
+            line.split_once("BRA").and_then(|(_, rest)| rest.split_once("`(")).and_then(|(_, l)| l.split_once(')'));
         if let Some(first) = target.and_then(|(label, _)| labels.get(label)) {
             found.push((*first, number));
         }
@@ -120,7 +123,10 @@ mod tests {
     #[test]
     fn a_template_of_matrix_units_has_their_instructions() {
         assert_eq!(lint(UNIT, " /*0010*/ FFMA R1, R2, R3, R4 ;\n").len(), 1);
-        assert_eq!(lint("using Core = Product<float, float, float, 1>;\n", " /*0010*/ FFMA R1 ;\n"), Vec::<String>::new());
+        assert_eq!(
+            lint("using Core = Product<float, float, float, 1>;\n", " /*0010*/ FFMA R1 ;\n"),
+            Vec::<String>::new()
+        );
         // Another instruction whose name only begins alike.
         assert_eq!(lint(UNIT, " /*0010*/ HGMMAX R1 ;\n").len(), 1);
     }

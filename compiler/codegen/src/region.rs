@@ -395,7 +395,12 @@ impl Maker<'_> {
         })
     }
 
-    fn job<'b>(&'b self, ending: &Ending, tile: Option<rows::Tile>, memory: &'b dyn Fn(ValueId) -> Option<Param>) -> Job<'b> {
+    fn job<'b>(
+        &'b self,
+        ending: &Ending,
+        tile: Option<rows::Tile>,
+        memory: &'b dyn Fn(ValueId) -> Option<Param>,
+    ) -> Job<'b> {
         Job {
             graph: &self.kernels.graph,
             title: self.title(),

@@ -40,12 +40,8 @@ const DENSE: [Class; 6] = [
     class(256, 1, 257, u64::MAX),
 ];
 /// Classes of products with picked weights: few rows pick the same one.
-const PICKED: [Class; 4] = [
-    class(16, 2, 1, 4),
-    class(16, 1, 5, 128),
-    class(32, 1, 129, 512),
-    class(128, 1, 513, u64::MAX),
-];
+const PICKED: [Class; 4] =
+    [class(16, 2, 1, 4), class(16, 1, 5, 128), class(32, 1, 129, 512), class(128, 1, 513, u64::MAX)];
 /// Most shares of a sum.
 const MOST_SHARES: u64 = 8;
 /// Fewest k-blocks of a share.
@@ -163,7 +159,11 @@ fn product(
     text += cache(core);
     let Shape { columns, k, cuts, granule, .. } = shape;
     let (rows, stages, split) = (class.rows, class.stages(), class.split);
-    let _ = writeln!(text, "using Core = Stream<{columns}, {k}, {cuts}, {granule}, {rows}, {stages}, {split}, {}>;", class.ends);
+    let _ = writeln!(
+        text,
+        "using Core = Stream<{columns}, {k}, {cuts}, {granule}, {rows}, {stages}, {split}, {}>;",
+        class.ends
+    );
     text += &core.ends.functions;
     let x = core.address(core.operand(0)?)?;
     let (source, call, own, weight_rows) = match &shape.picked {

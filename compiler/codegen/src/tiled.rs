@@ -99,7 +99,9 @@ fn cuts(graph: &Graph, core: ValueId, columns: u64, values: &[ValueId]) -> Optio
         let along = graph.tensor(core)?.axes.last()?;
         found.push(match &graph.node(*id).op {
             // A slice of the only axis of columns; others are parts of a row.
-            Op::Slice { axis, start, len, .. } if *axis == along.name && along.extent == Extent::Fixed(columns) => (*start, *len),
+            Op::Slice { axis, start, len, .. } if *axis == along.name && along.extent == Extent::Fixed(columns) => {
+                (*start, *len)
+            }
             _ => (0, columns),
         });
     }

@@ -51,7 +51,9 @@ pub fn element(job: &Job<'_>, id: ValueId) -> Result<Element, String> {
     let names: String = names.map(|n| format!(", {n}_before")).collect();
     let kind = c_type(job.dtype(id));
     Ok(Element {
-        function: format!("namespace before {{\n{constants}DEVICE {kind} at({own}{inner}) {{\n{lines}  return {text};\n}}\n}}\n"),
+        function: format!(
+            "namespace before {{\n{constants}DEVICE {kind} at({own}{inner}) {{\n{lines}  return {text};\n}}\n}}\n"
+        ),
         signature: outer,
         call: format!(
             "[&](const bf16*, int row, int head, int place) {{ return bf16_pair(before::at(row, head, place{names}), before::at(row, head, place + 1{names})); }}"

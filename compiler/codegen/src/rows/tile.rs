@@ -56,7 +56,11 @@ impl Tile {
         let is_row = |s: &str| rows.values().any(|i| i.symbols().any(|r| r == s));
         let constant = index.own_element(is_row).filter(|_| wide);
         let fits = constant.is_some_and(|c| if self.run > 0 { c % self.run == 0 } else { c == self.start });
-        if fits { Ok(index) } else { Err(format!("`{}` of {} may stand in another tile", index.text(false), self.core)) }
+        if fits {
+            Ok(index)
+        } else {
+            Err(format!("`{}` of {} may stand in another tile", index.text(false), self.core))
+        }
     }
 
     /// The loop over the rows of a tile, or over its groups of 8 elements.

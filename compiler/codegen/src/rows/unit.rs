@@ -45,7 +45,8 @@ pub fn text(parts: &[RowKernel]) -> String {
             "namespace part{number} {{\n{}DEVICE void run({signature}) {{\n{}}}\n}}",
             part.constants, part.body
         );
-        let _ = writeln!(calls, "  if (blockIdx.y == {number}) part{number}::run({});", arguments(part, number).join(", "));
+        let _ =
+            writeln!(calls, "  if (blockIdx.y == {number}) part{number}::run({});", arguments(part, number).join(", "));
         all.extend(part.signature.iter().map(|s| format!("{s}_{number}")));
     }
     text + &entry(&all.join(", ")) + &calls + "}\n"

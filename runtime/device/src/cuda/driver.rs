@@ -121,7 +121,8 @@ impl Mark {
     pub fn micros_to(&self, later: &Mark) -> Result<f32, String> {
         self.device.enter()?;
         // SAFETY: both events are alive and were recorded.
-        let millis = unsafe { result::event::elapsed(self.event, later.event) }.map_err(text("a time on the device"))?;
+        let millis =
+            unsafe { result::event::elapsed(self.event, later.event) }.map_err(text("a time on the device"))?;
         Ok(millis * 1e3)
     }
 }

@@ -126,6 +126,19 @@ impl CudaExecutor {
         self.loaded.timeline(&self.loaded.plan.entries[0].buckets[bucket], counts).map_err(StepError::Device)
     }
 
+    /// Runs a step as a recording, once it has run so; gives the microseconds that the device takes, without the host's work and without
+    /// reading back logits.
+    pub fn device_micros(&mut self, step: &Step) -> Result<f32, StepError> {
+        let fault = StepError::Device;
+        let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;
+        self.loaded.device.wait().map_err(fault)?;
+        let before = self.loaded.device.mark().map_err(fault)?;
+        self.start_all(bucket, counts).map_err(fault)?;
+        let after = self.loaded.device.mark().map_err(fault)?;
+        self.loaded.device.wait().map_err(fault)?;
+        before.micros_to(&after).map_err(fault)
+    }
+
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
         let fault = StepError::Device;
         let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;

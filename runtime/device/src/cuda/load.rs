@@ -35,7 +35,8 @@ impl Weights {
     }
 
     /// Numbers made up from a seed, on the device: those of the first chunk again and again, so that no memory of the host holds
-    /// a model that only the device can. They are bf16 between -1/32 and 1/32; two side by side are such a binary32 number.
+    /// a model that only the device can. They are bf16 between -1/32 and 1/32; two side by side are such a binary32 number. Weights of
+    /// one axis (norms, biases) are ones: tokens then differ in what they pick.
     pub fn synthetic(device: &Device, artifact: &Artifact, seed: u64) -> Result<Weights, PrepareError> {
         let weights = Weights::empty(device, artifact)?;
         let memory = &weights.memory;
@@ -48,6 +49,15 @@ impl Weights {
             let more = done.min(memory.bytes() - done);
             memory.copy_within(0, done, more).map_err(fault)?;
             done += more;
+        }
+        for piece in artifact.memory.pieces.iter().filter(|p| p.lead * p.rows == 1 || p.row_elements == 1) {
+            let count = (piece.lead * piece.rows * piece.row_elements) as usize;
+            let one = if piece.dtype == DType::Bf16 {
+                numerics::bf16_bits(1.0).to_le_bytes().to_vec()
+            } else {
+                1f32.to_le_bytes().to_vec()
+            };
+            memory.write(piece.offset_bytes as usize, &one.repeat(count)).map_err(fault)?;
         }
         Ok(weights)
     }
