@@ -39,8 +39,8 @@ pub(crate) fn block_round(over: &[String], x: &Tensor, g: &Tensor, ty: &TensorTy
         return Err(broken("block_round C1", format!("the result is declared {}, blocks are nvfp4", ty.dtype)));
     }
     let numbers = floats("block_round C2", x)?;
-    let [g] = floats("block_round C3", g)? else {
-        return Err(broken("block_round C3", format!("{g} is more than one number")));
+    let (true, [g]) = (g.axes().is_empty(), floats("block_round C3", g)?) else {
+        return Err(broken("block_round C3", format!("{g} is no single number")));
     };
     let row = x.axes().len().checked_sub(over.len()).and_then(|at| x.axes().get(at..)).unwrap_or_default();
     let ends = !over.is_empty() && row.iter().map(|a| &a.0).eq(over);

@@ -23,6 +23,7 @@ pub(super) fn weights(facts: &Facts, choice: &Choice, groups: &Groups<'_>) -> Ve
             }
         }
     }
+    all.extend(groups.carried.iter().filter_map(|name| after_the_last(name, &all)).collect::<Vec<_>>());
     all
 }
 
@@ -134,4 +135,13 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
         quant: false,
         span: base.and_then(|w| w.span),
     }
+}
+
+/// What stands in for a layer's number after the last layer, where nobody takes what is made with it: 1, unless a checkpoint
+/// has a tensor of the number's own name, which no quantiser writes.
+fn after_the_last(name: &str, all: &[Weight]) -> Option<Weight> {
+    let of_layers = all.iter().find(|w| w.scope == Scope::Layer && w.name == name)?;
+    let (tensor, layout) = (name.to_owned(), DiskLayout::Number);
+    let disk = vec![DiskForm { tensor, spread: Vec::new(), slice: None, shape: Vec::new(), layout }];
+    Some(Weight { scope: Scope::Model, when: None, only: None, absent: Some(1.0), disk, ..of_layers.clone() })
 }

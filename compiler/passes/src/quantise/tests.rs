@@ -23,12 +23,12 @@ fn model(stored: &str) -> Module {
         weight layer router: f32[experts, hidden] pinned disk \"{{l}}.router.weight\" shape [4, 16]
         {stored}
         entry e {{
-        graph first (%x, %h, %ids, %at) -> (x = %x) {{ axes T = rows
+        graph first (%x, %h, %ids, %at) -> (w = %x) {{ axes T = rows
             %x: bf16[T, hidden] = input x
             %h: bf16[T, heads, head] = input h
             %ids: i32<experts>[T, picked] = input ids
             %at: i32[T] = input at }}
-        class sparse {{mlp = sparse}} (%x, %h, %ids, %at) -> (x = %z) {{ axes T = rows
+        class sparse {{mlp = sparse}} (%x, %h, %ids, %at) -> (w = %z) {{ axes T = rows
             %x: bf16[T, hidden] = input x
             %h: bf16[T, heads, head] = input h
             %ids: i32<experts>[T, picked] = input ids
@@ -214,7 +214,7 @@ disk \"{l}.kv\" shape [] as number";
     let expected = "%0: f32[] = weight layer kv.k_scale
 %1: f32[] = weight layer kv.v_scale
 %44: f32[T, heads, head] = div (%h, %0)
-%h.cached: e4m3[T, heads, head] = round e4m3 (%45)
+%h.cached: e4m3[T, heads, head] = round e4m3 (%44)
 %46: f32[T, heads, head] = div (%h, %1)";
     let class = text.split("class sparse").nth(1).and_then(|t| t.split("instances").next()).expect("a class");
     assert!(lines(class, &["layer kv.", "div (%h,", "%h.cached:"]) == expected, "{class}");
@@ -248,4 +248,65 @@ fn what_cannot_be_says_so() {
         "P0703: rows of `top` have 24 elements, nvfp4 keeps blocks of 16; list `top` under `plain` in `[stored]` if the \
          checkpoint keeps it so"
     );
+}
+
+/// The model with what the layers take in made by the layer before, of all their products.
+fn carrying(stored: &str) -> Module {
+    let sums = "%ys: f32[T] = reduce sum over wide order fold (%y)
+        %ep: f32[T, picked] = reduce sum over part order fold (%e)
+        %es: f32[T] = reduce sum over picked order fold (%ep)
+        %os: f32[T, hidden] = add (%o, %ys)
+        %zs: f32[T, hidden] = add (%os, %es)
+        %z: bf16[T, hidden] = round bf16 (%zs)";
+    let text = ir::print_module(&model(stored), false).replace("(w = ", "(x = ");
+    let text = text.replace("%z: bf16[T, hidden] = round bf16 (%o)", sums);
+    ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+fn carried(module: &Module) -> String {
+    let after = super::run(module, &Compile::one_device(&target(FormatUse::Native))).expect("a module");
+    assert_eq!(ir::verify_module(&after), Ok(()));
+    ir::print_module(&after, false)
+}
+
+#[test]
+fn what_a_layer_takes_in_is_quantised_where_it_is_made() {
+    let text = carried(&carrying(FP8));
+    let class = text.split("class sparse").nth(1).and_then(|t| t.split("instances").next()).expect("a class");
+    let outputs = "(x = %z, x.codes = %z.codes, x.scale = %z.scale) {";
+    let expected = format!(
+        "{{mlp = sparse}} (%h, %ids, %at, %x.scale, %x.codes) -> {outputs}
+%x.scale: f32[T] = input x.scale
+%x.codes: e4m3[T, hidden] = input x.codes"
+    );
+    assert_eq!(lines(class, &["mlp = sparse", "= input x"]), expected);
+    assert!(class.contains("%z.codes: e4m3[T, hidden] = round e4m3") && class.contains("abs (%z)"), "{class}");
+    let expected = "graph first (%x, %h, %ids, %at) -> (x = %x, x.codes = %x.codes, x.scale = %x.scale) {";
+    assert_eq!(lines(&text, &["graph first"]), expected);
+    // Another layer may keep all of it plain; it takes the value itself.
+    let text = carried(&carrying(&format!("{FP8} plain a layers [1] plain x layers [1]")));
+    let plain = text.split("class sparse#2").nth(1).expect("a class");
+    assert!(plain.contains("%y: f32[T, wide] = linear over [hidden] order any (%x, %wa)"), "{plain}");
+}
+
+#[test]
+fn a_number_is_read_of_the_successor_if_all_layers_have_it() {
+    let module = |stored: &str| {
+        // One product alone takes x in; experts take another value, for they have another number.
+        let other = "%xn: f32[T, hidden] = neg (%x) %x2: bf16[T, hidden] = round bf16 (%xn) %y: f32[T, wide] = linear";
+        let text = ir::print_module(&carrying(stored), false).replace("(%x, %wx, %ids)", "(%x2, %wx, %ids)");
+        let text = text.replacen("%y: f32[T, wide] = linear", other, 1);
+        ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    };
+    let text = carried(&module(NVFP4));
+    for line in [
+        "weight model a.input: f32[] pinned absent 1.0",
+        "weight layer a.input: f32[] pinned absent 1.0",
+        "f32[] = weight first a.input",
+        "f32[] = weight next a.input else a.input",
+    ] {
+        assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
+    }
+    let text = carried(&module(&format!("{NVFP4} plain a layers [1]")));
+    assert!(!text.contains("weight next") && !text.contains("input x.codes"), "{text}");
 }

@@ -39,7 +39,9 @@ pub(super) fn add(map: &mut WeightMap, facts: &Facts, purpose: Purpose) -> Resul
                     let Ok(matrix) = map.weight(weight.scope, whole, layer) else { continue };
                     matrix_part(facts, weight, (part, whole, layer), &matrix, purpose)?
                 }
-                Part::Input => number(if purpose == Purpose::Trial { 8.0 / NVFP4_LARGEST } else { 0.125 })?,
+                // After the last layer nobody reads what was made with it.
+                Part::Input if purpose == Purpose::Trial => number((8.0 + fraction(layer)) / NVFP4_LARGEST)?,
+                Part::Input => number(SCALES[layer.unwrap_or(0) % SCALES.len()])?,
                 // A cache holds what it holds: another scale there is a difference.
                 Part::CachedKey | Part::CachedValue if purpose == Purpose::Probe => number(1.0)?,
                 Part::CachedKey => number(0.75 + 0.5 * fraction(layer))?,
