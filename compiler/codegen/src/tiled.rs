@@ -56,17 +56,21 @@ pub fn tile(graph: &Graph, core: ValueId, form: &Form, ending: &Ending) -> Optio
         return None;
     }
     let alternate = form.cuts > 1;
-    let is_whole = cuts.len() == 1 && !alternate && row <= form.width && form.width % row == 0 && start % row == 0;
+    let is_whole = cuts.len() == 1
+        && !alternate
+        && row <= form.width
+        && form.width.is_multiple_of(row)
+        && start.is_multiple_of(row);
     let run = columns / form.cuts.max(1);
     let side_by_side = alternate
         && start == 0
         && length == run
-        && form.granule % 8 == 0
-        && run % form.granule == 0
-        && form.width % (form.cuts * form.granule) == 0
+        && form.granule.is_multiple_of(8)
+        && run.is_multiple_of(form.granule)
+        && form.width.is_multiple_of(form.cuts * form.granule)
         && cuts.iter().all(|(s, _)| s % run == 0);
     let single = cuts.len() == 1 && !alternate;
-    if !is_whole && !(row % 8 == 0 && start % 8 == 0 && (side_by_side || single)) {
+    if !is_whole && !(row.is_multiple_of(8) && start.is_multiple_of(8) && (side_by_side || single)) {
         return None;
     }
     let width = form.width / form.cuts.max(1);

@@ -74,7 +74,13 @@ fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
 }
 
 fn form(tensor: &str) -> DiskForm {
-    DiskForm { tensor: tensor.to_owned(), spread: Vec::new(), slice: None, shape: Vec::new(), layout: DiskLayout::Number }
+    DiskForm {
+        tensor: tensor.to_owned(),
+        spread: Vec::new(),
+        slice: None,
+        shape: Vec::new(),
+        layout: DiskLayout::Number,
+    }
 }
 
 fn narrowed(graph: &Graph, narrow: DType, scaled: bool) -> Result<Graph, PassError> {
