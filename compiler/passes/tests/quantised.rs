@@ -161,7 +161,9 @@ fn layer(target: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec/beam.toml");
     let model = check_path(&path, &Library::embedded(), &choices).model.expect("a model");
     let compile = Compile { mesh: &mesh, ..Compile::one_device(&target) };
-    let text = Stages::compile(model, &compile).expect("a plan").text(Stage::Kernel, false);
+    let stages = Stages::compile(model, &compile).expect("a plan");
+    passes::check_plan::check(&stages.plan, &stages.kernels).expect("no value is lost");
+    let text = stages.text(Stage::Kernel, false);
     let (_, layer) = text.split_once("  graph sliding.sparse ").expect("a layer");
     layer.split("\n  graph ").next().unwrap_or_default().to_owned()
 }
