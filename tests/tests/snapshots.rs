@@ -99,12 +99,3 @@ fn the_full_model_has_its_parameters_and_classes() {
     let classes: Vec<&str> = stages.module.entries[0].classes.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(classes, ["sliding.dense", "sliding.sparse", "full.sparse"]);
 }
-
-/// Codes times codes, what quantises with what made the value, scales behind the sums over ranks.
-#[test]
-fn the_full_model_in_narrow_formats_at_kernel_level() {
-    each_graph("kernel_nvfp4_tp4", &text("beam.toml", "gb300-nvfp4", "tp=4", Stage::Kernel));
-    let fp8 = pieces(&text("beam.toml", "gb300-fp8", "tp=4", Stage::Kernel));
-    let (_, layer) = fp8.iter().find(|(name, _)| name == "sliding.sparse").expect("a class");
-    insta::assert_snapshot!("kernel_fp8_tp4_sliding_sparse", layer);
-}

@@ -112,6 +112,9 @@ fn rows_of_a_sequence_stay_with_their_rank() {
         let found = Case { mesh, combine, shard, ..PLAIN }.validated();
         assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
     }
+    // Blocks have no scale of a row, so they go where their rows go.
+    let found = Case { mesh: "dp=2,tp=2", formats: "cpu-nvfp4", act: None, shard, ..PLAIN }.validated();
+    assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn quantised(
     Ok((quantising.to.finish()?, quantising.taken))
 }
 
-/// What is quantised once: a value, the axes that products contract of it, and the number that it is quantised under.
+/// A value, the axes that are contracted, and the number that it is quantised under.
 type Input = (ValueId, Vec<String>, Option<ValueId>);
 
 struct Quantising<'a> {
@@ -57,7 +57,7 @@ struct Quantising<'a> {
     choice: &'a Choice,
     /// Weights that are in the new graph, by name.
     leaves: HashMap<(Scope, String), ValueId>,
-    /// Quantised inputs, with their scales, by value, contracted axes and number.
+    /// Quantised inputs, with their scales.
     codes: HashMap<Input, (ValueId, ValueId)>,
     taken: Vec<Taken>,
 }
