@@ -67,7 +67,7 @@ class Kernel:
                 found.append(Others.steps())
             elif kind.endswith("*"):
                 before = name.endswith("_before")
-                found.append(q if before and "bf16" in kind else Others.ones() if before else Others.zeros())
+                found.append(q if before and "bf16" in kind else Others.ones() if before else Others.zeros() if kind.startswith("const") else Others.sink())
             else:
                 found.append(1.0 if kind == "const float" else ctypes.c_int64(0) if kind == "const i64" else ctypes.c_int(0))
         return found
@@ -96,7 +96,15 @@ class Others:
 
     @classmethod
     def zeros(cls):
-        return cls.kept.setdefault("zeros", torch.zeros(3 << 30, dtype=torch.uint8, device="cuda"))
+        if "zeros" not in cls.kept:
+            cls.kept["zeros"] = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
+        return cls.kept["zeros"]
+
+    @classmethod
+    def sink(cls):
+        if "sink" not in cls.kept:
+            cls.kept["sink"] = torch.zeros(3 << 30, dtype=torch.uint8, device="cuda")
+        return cls.kept["sink"]
 
     @classmethod
     def ones(cls):

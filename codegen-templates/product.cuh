@@ -56,9 +56,8 @@ struct Product {
       else load_up_to_8(a, weights + k, K - k);
 #pragma unroll
       for (int m = 0; m < MOST; ++m) {
-        if (MOST > 1 && m >= count) break;
         float b[8];
-        const X* from = x + (u64)x_row(m) * K + k;
+        const X* from = x + (u64)x_row(m < count ? m : count - 1) * K + k;
         if constexpr (WIDE) load8(b, from);
         else load_up_to_8(b, from, K - k);
 #pragma unroll
@@ -98,9 +97,9 @@ struct Product {
       }
 #pragma unroll
       for (int m = 0; m < ROWS; ++m) {
-        if (m >= count) break;
+        // Rows that are not there are read as the last one: loads of all rows are under way at once.
         float b[8];
-        load8(b, x + (u64)x_row(m) * K + k);
+        load8(b, x + (u64)x_row(m < count ? m : count - 1) * K + k);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const Acc y = b[i];
