@@ -83,7 +83,7 @@ fn base() -> (PathBuf, Files, Trees) {
     let text = "extends = \"beam-nano\"\n[options]\ncombine = [\"single\"]\n";
     let checked = spec::check_text("fuzz.toml", text, &spec::Library::embedded(), &choices);
     let mesh = ir::Mesh::parse("tp=2").expect("a mesh");
-    let compile = passes::Compile { target: &target, mesh: &mesh, exact: false };
+    let compile = passes::Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
     let stages = passes::Stages::compile(checked.model.expect("a model"), &compile).expect("a plan");
     let provenance = Provenance {
         compiler: "0".to_owned(),

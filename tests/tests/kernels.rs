@@ -116,13 +116,19 @@ fn small(mesh: &str) -> KernelModule {
     let path = root().join("model-spec/beam.toml");
     let mut read = |small: &Small| -> Result<Model, String> {
         let options = target.options_on(&mesh).into_iter().collect();
-        let choices = Choices { act: target.act, options, dims: small.dims.clone(), layers: small.layers.clone() };
+        let choices = Choices {
+            act: target.act,
+            options,
+            dims: small.dims.clone(),
+            layers: small.layers.clone(),
+            ..Choices::default()
+        };
         check_path(&path, &Library::embedded(), &choices).model.ok_or_else(|| "no model".to_owned())
     };
     let full = read(&Small::default()).expect("a model");
     let shrunk = passes::shrink(&full, &mesh, &mut read).expect("a small model");
     let target = shrunk.target(&full.facts, &target);
-    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     Stages::compile(shrunk.model, &compile).expect("a plan").kernels
 }
 

@@ -37,8 +37,13 @@ fn small_model_on(
     let mut read = |small: &Small| -> Result<Model, String> {
         let mut options: BTreeMap<String, Vec<String>> = target.options_on(mesh).into_iter().collect();
         options.extend(combine.map(|c| ("combine".to_owned(), vec![c.to_owned()])));
-        let choices =
-            Choices { act: act.or(target.act), options, dims: small.dims.clone(), layers: small.layers.clone() };
+        let choices = Choices {
+            act: act.or(target.act),
+            options,
+            dims: small.dims.clone(),
+            layers: small.layers.clone(),
+            ..Choices::default()
+        };
         let checked = check_path(&path, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);
         checked.model.ok_or(shown)
@@ -167,7 +172,7 @@ fn a_relaxation_that_loses_terms_on_every_rank_alike_is_named() {
     target.relaxations = vec!["rank-round".to_owned()];
     let on = ir::Mesh::parse("tp=2").expect("a mesh");
     let model = small_model_on("beam.toml", &target, &on, Some("library"), None).model;
-    let compile = Compile { target: &target, mesh: &on, exact: false };
+    let compile = Compile { target: &target, mesh: &on, exact: false, unpack: &[] };
     let info = PassInfo { name: "lose", level: Level::Sharded, kind: Kind::Relaxed("lose"), why: "a test" };
     let graphs = PASSES.iter().take_while(|p| p.info.name != "wire bf16").copied();
     let passes: Vec<Pass> = graphs.chain([Pass { info, run: Run::Graph(selective) }]).collect();
@@ -285,7 +290,7 @@ fn wrong_exchanges_are_found() {
         for (axis, over) in shard {
             model.facts.shard.insert((*axis).to_owned(), over.iter().map(|a| (*a).to_owned()).collect());
         }
-        let compile = Compile { target: &target, mesh: &on, exact: true };
+        let compile = Compile { target: &target, mesh: &on, exact: true, unpack: &[] };
         let flat = passes::to_module(&model).expect("graphs");
         let module = passes::refine(&flat, &compile).expect("a sharded level");
         let trials = Trial::all(&model, &flat, 1).expect("trials");
@@ -334,7 +339,7 @@ fn live_values_in_one_place_are_found() {
         target.buckets.extend(last);
         let on = ir::Mesh::parse(mesh).expect("a mesh");
         let model = small_model_on("beam.toml", &target, &on, None, None).model;
-        let compile = Compile { target: &target, mesh: &on, exact: true };
+        let compile = Compile { target: &target, mesh: &on, exact: true, unpack: &[] };
         let stages = passes::Stages::compile(model, &compile).expect("a plan");
         let (mut count, mut verifier, mut checker) = (0, 0, 0);
         let mut survive = Vec::new();

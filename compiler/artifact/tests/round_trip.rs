@@ -81,6 +81,7 @@ fn a_spread_weight_stays_one_line() {
         spread: vec![("experts".to_owned(), 3)],
         shape: vec![2, 4],
         slice: None,
+        layout: Default::default(),
     };
     assert_eq!(many.forms[0], spread);
     assert_eq!(many.forms[0].tensor_name(2), "b.1.e.2.w");
@@ -98,6 +99,7 @@ fn names_of_two_spread_axes_count_like_digits() {
         spread: vec![("a".to_owned(), 2), ("b".to_owned(), 3)],
         shape: vec![1],
         slice: None,
+        layout: Default::default(),
     };
     let names: Vec<String> = (0..6).map(|i| form.tensor_name(i)).collect();
     assert_eq!(names, ["0/0", "0/1", "0/2", "1/0", "1/1", "1/2"]);
@@ -190,4 +192,61 @@ fn every_code_is_explained_once() {
     assert!(codes.is_sorted_by(|a, b| a < b));
     assert!(artifact::explain("A0108").is_some_and(|text| text.contains("edited")));
     assert_eq!(artifact::explain("A9999"), None);
+}
+
+/// A recipe with one form, for layouts.
+fn laid_out(dtype: ir::DType, shape: &[u64], disk: &[u64], layout: ir::DiskLayout) -> artifact::WeightRecipe {
+    let form = RecipeForm {
+        tensor: "m.{experts}.w".to_owned(),
+        spread: vec![("experts".to_owned(), 3)],
+        shape: disk.to_vec(),
+        slice: None,
+        layout,
+    };
+    let good = recipes(&common::facts()).pop().unwrap();
+    artifact::WeightRecipe { shape: shape.to_vec(), dtype, forms: vec![form], ..good }
+}
+
+#[test]
+fn layouts_say_how_tensors_become_elements() {
+    use ir::{DType, DiskLayout::*};
+    let scales = || Nibbles { scales: "m.{experts}.s".to_owned() };
+    let also = || Same { also: vec!["n.{experts}".to_owned()] };
+    let check = |dtype, shape: &[u64], disk: &[u64], layout| laid_out(dtype, shape, disk, layout).check();
+    for (dtype, shape, disk, layout) in [
+        (DType::Nvfp4, &[3, 2, 32][..], &[2, 32][..], scales()),
+        (DType::E4m3, &[3, 2, 4], &[2, 4], RowCodes),
+        (DType::E4m3, &[3, 2, 4], &[2, 4], Plain),
+        (DType::F32, &[3, 2], &[2, 4], RowScales),
+        (DType::F32, &[3, 2], &[], Number),
+        (DType::F32, &[3, 2], &[1], Number),
+        (DType::F32, &[], &[], Largest { also: Vec::new() }),
+        (DType::F32, &[], &[], also()),
+    ] {
+        assert_eq!(check(dtype, shape, disk, layout.clone()), Ok(()), "{layout:?}");
+    }
+    for (dtype, shape, disk, layout, wanted) in [
+        (DType::Nvfp4, &[3, 2, 24][..], &[2, 24][..], scales(), "has layout nibbles but shape [2, 24]"),
+        (DType::Bf16, &[3, 2, 32], &[2, 32], scales(), "has layout nibbles, which makes no bf16"),
+        (DType::Nvfp4, &[3, 2, 32], &[2, 32], Plain, "has layout plain, which makes no nvfp4"),
+        (DType::E4m3, &[3], &[], Number, "has layout number, which makes no e4m3"),
+        (DType::F32, &[4, 2], &[2], Number, "has layout number but shape [2]"),
+        (DType::F32, &[4], &[], Number, "gives 3 elements, the value has 4"),
+        (DType::F32, &[5], &[2, 4], RowScales, "gives 24 elements, the value has 5"),
+        (DType::F32, &[], &[], Same { also: vec!["n".to_owned()] }, "`n` does not enumerate axis `experts`"),
+    ] {
+        let fact = check(dtype, shape, disk, layout).unwrap_err();
+        assert!(fact.contains(wanted), "{fact}");
+    }
+    let codes = laid_out(DType::Nvfp4, &[3, 2, 32], &[2, 32], scales());
+    assert_eq!(codes.forms[0].filled("m.{experts}.s", 2), "m.2.s");
+    assert_eq!(codes.forms[0].locate(64 + 5), Some((1, 5)));
+    assert_eq!(laid_out(DType::F32, &[3, 2], &[], Number).forms[0].locate(5), None);
+    let text = serde_json::to_string(&codes.forms[0]).unwrap();
+    assert!(text.ends_with(r#""layout":{"nibbles":{"scales":"m.{experts}.s"}}}"#), "{text}");
+    let absent = artifact::WeightRecipe {
+        absent: Some(f32::NAN),
+        ..laid_out(DType::F32, &[], &[], Largest { also: Vec::new() })
+    };
+    assert!(absent.check().unwrap_err().contains("where a checkpoint lacks it"));
 }

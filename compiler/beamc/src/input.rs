@@ -4,12 +4,12 @@ use crate::args::SpecArgs;
 use crate::failure::{DEFECT, Failure};
 use crate::unmet;
 use indexmap::IndexMap;
-use ir::{Mesh, Model};
+use ir::{Facts, Mesh, Model, StoredFormat};
 use passes::{Compile, Note};
 use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
 use std::io::IsTerminal;
 use std::path::Path;
-use targets::Target;
+use targets::{BF16_TO_FP8, Target};
 
 /// A spec that was read for a target and a mesh.
 pub struct Job {
@@ -23,12 +23,14 @@ pub struct Job {
     pub mesh: Mesh,
     /// Whether relaxations are forbidden.
     pub exact: bool,
+    /// Weights whose inputs have scales of their own.
+    pub unpack: Vec<String>,
 }
 
 impl Job {
     /// What target-dependent passes may ask.
     pub fn compile(&self) -> Compile<'_> {
-        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact }
+        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact, unpack: &self.unpack }
     }
 }
 
@@ -48,7 +50,13 @@ pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
     for (name, alternative) in options.iter().filter_map(|o| o.split_once('=')) {
         wanted.insert(name.trim().to_owned(), vec![alternative.trim().to_owned()]);
     }
-    Choices { act: target.act, options: wanted.into_iter().collect(), ..Choices::default() }
+    Choices {
+        act: target.act,
+        options: wanted.into_iter().collect(),
+        assume: target.formats.assume,
+        convert: target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
+        ..Choices::default()
+    }
 }
 
 /// Reads a spec; warnings go to the error stream, errors become the failure.
@@ -74,7 +82,8 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
         Some(text) => mesh(text)?,
         None => own_mesh(&args.spec, &target, &args.option),
     };
-    let job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
+    let mut job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
+    job.unpack = unpacked(&job.model.facts, &args.unpack)?;
     let unmet = unmet::findings(&target, &job.model, &job.checked.offered);
     eprint!("{}", spec::render(&unmet, &job.checked.sources, std::io::stderr().is_terminal()));
     Ok(job)
@@ -84,7 +93,23 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
 pub fn job_on(spec: &Path, target: &Target, mesh: Mesh, options: &[String], exact: bool) -> Result<Job, Failure> {
     let (model, checked) = model(spec, &choices(target, &mesh, options))?;
     offered(&checked.offered, options)?;
-    Ok(Job { model, checked, target: target.clone(), mesh, exact })
+    Ok(Job { model, checked, target: target.clone(), mesh, exact, unpack: Vec::new() })
+}
+
+/// Weights that `--unpack` names, which the model must have.
+fn unpacked(facts: &Facts, names: &[String]) -> Result<Vec<String>, Failure> {
+    for name in names {
+        if !facts.weights.iter().any(|w| w.name == *name) {
+            let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
+            let failure =
+                Failure::input("C0010", format!("`--unpack` names `{name}`, which is no weight of the model"));
+            return Err(failure.help(match spec::nearest(name, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("its weights are {}", known.join(", ")),
+            }));
+        }
+    }
+    Ok(names.to_vec())
 }
 
 /// Reads `tp=4,ep=1`.

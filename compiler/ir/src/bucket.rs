@@ -51,13 +51,14 @@ impl Bucket {
 
     /// Bytes of a value at the bucket's largest step; `None` if it has a row axis that steps do not have.
     pub fn bytes(&self, ty: &TensorType) -> Option<u64> {
-        ty.axes.iter().try_fold(ty.dtype.bytes() as u64, |bytes, axis| {
+        let elements = ty.axes.iter().try_fold(1u64, |elements, axis| {
             let length = match axis.extent {
                 Extent::Fixed(n) => n,
                 Extent::Rows => self.most_rows(&axis.name)?,
             };
-            bytes.checked_mul(length)
-        })
+            elements.checked_mul(length)
+        })?;
+        Some(ty.dtype.bytes_for(elements)).filter(|bytes| *bytes < u64::MAX)
     }
 }
 

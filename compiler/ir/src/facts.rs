@@ -1,6 +1,6 @@
 //! What a model is apart from its mathematics: dimensions, weights, cache kinds, the layer schedule.
 
-use crate::{Axis, DType, Extent, Scope, Span, TensorType};
+use crate::{Axis, DType, DiskLayout, Extent, Scope, Span, Stored, TensorType};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct Facts {
     pub weights: Vec<Weight>,
     /// Cache kinds, one page pool each.
     pub kv: Vec<KvKind>,
+    /// How the checkpoint keeps weights in a narrower format than they are declared in, as the spec states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<Stored>,
     /// What a server needs to know.
     pub runtime: RuntimeFacts,
     /// Files that spans point into, as the user wrote their paths.
@@ -59,15 +62,17 @@ impl Facts {
         self.dims.get(name).map(|n| Axis::fixed(name, *n))
     }
 
-    /// Whether the layer has the weight: its `when` holds there.
+    /// Whether the layer has the weight: its `when` holds there, and it is not kept out of the layer.
     pub fn layer_has(&self, layer: usize, weight: &Weight) -> bool {
         weight.when.as_ref().is_none_or(|w| self.schedule[layer].get(&w.column) == Some(&w.kind))
+            && weight.only.as_ref().is_none_or(|layers| layers.contains(&layer))
     }
 
-    /// Parameters of the whole model: every weight, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
+    /// Parameters of the whole model: every weight but scales of quantised ones, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
     pub fn parameters(&self) -> u64 {
         self.weights
             .iter()
+            .filter(|w| !w.is_scale())
             .map(|w| {
                 let copies = match w.scope {
                     Scope::Model => 1,
@@ -103,6 +108,13 @@ pub struct Weight {
     pub pinned: bool,
     /// Layers that have it; `None` for all.
     pub when: Option<When>,
+    /// Of those, the layers that really do, ascending; `None` for all. Where layers keep a matrix in different formats, each
+    /// format is a weight of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<Vec<usize>>,
+    /// Value of all elements where a checkpoint holds none of the forms; without it one must be there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<f32>,
     /// Alternative forms on disk; exactly one must be present.
     pub disk: Vec<DiskForm>,
     /// Whether a quantised checkpoint may store it in a narrower format.
@@ -135,6 +147,9 @@ pub struct DiskForm {
     pub slice: Option<Vec<[u64; 2]>>,
     /// Full shape of one tensor.
     pub shape: Vec<u64>,
+    /// What the bytes of a tensor are.
+    #[serde(default, skip_serializing_if = "DiskLayout::is_plain")]
+    pub layout: DiskLayout,
 }
 
 /// One kind of KV cache.

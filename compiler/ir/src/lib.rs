@@ -21,6 +21,7 @@ mod constexpr;
 mod dtype;
 mod facts;
 mod graph;
+mod holds;
 mod json;
 mod kernel;
 mod mesh;
@@ -29,6 +30,7 @@ mod module;
 mod op;
 mod plan;
 mod sharding;
+mod stored;
 mod text;
 mod types;
 mod verify;
@@ -46,6 +48,7 @@ pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
 pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
 pub use sharding::{PlacedWeight, Placement, Sharding};
+pub use stored::{DiskLayout, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};
 pub use text::{
     ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,
 };

@@ -295,8 +295,16 @@ pub enum Op {
     Fma,
     /// `(condition, a, b)`: a where the bool holds, else b.
     Select,
-    /// `(x)`: rounds to the storage format, nearest even. Also widens (exact) and turns integers into floats.
+    /// `(x)`: rounds to the storage format, nearest even. Also widens (exact) and turns integers into floats. What lies beyond
+    /// the largest number of e4m3 or e5m2 becomes that number; nvfp4, which needs scales, is left by `BlockRound` alone.
     Round(DType),
+    /// `(x, g)`: x / g in nvfp4, in blocks of 16 along the axes named, which end x and count as one. With the largest magnitude
+    /// m of a block its scale is `b = e4m3(min(m / (6 * g), 448))` and its codes are `e2m1(x / (b * g))`, 0 where b is 0, each
+    /// operation rounded to binary32, codes to the nearest, ties to the even one, at most 6.
+    BlockRound {
+        /// Axes that the blocks run along, outermost first; the product of their lengths is a multiple of 16.
+        over: Vec<String>,
+    },
     /// `(x)`: reduces one axis away.
     Reduce {
         /// What is computed.

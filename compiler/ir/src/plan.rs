@@ -176,7 +176,7 @@ pub struct KvLayout {
 impl KvLayout {
     /// Bytes of one page over all layers.
     pub fn page_bytes(&self) -> u64 {
-        self.page_stride * self.dtype.bytes() as u64
+        self.dtype.bytes_for(self.page_stride)
     }
 
     /// Slot of a layer, if the kind covers it.

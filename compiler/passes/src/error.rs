@@ -19,7 +19,7 @@ pub struct PassError {
 impl PassError {
     /// Whether the model cannot lie on the mesh that was asked for, which is nobody's fault.
     pub fn cannot_lie(&self) -> bool {
-        ["P0501", "P0502", "P0503", "P0504", "P0505"].contains(&self.code)
+        ["P0501", "P0502", "P0503", "P0504", "P0505", "P0506"].contains(&self.code)
     }
 
     /// Whether the compiler is at fault, not the spec.
@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 19] = [
+pub const CODES: [(&str, &str, &str); 23] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -116,9 +116,29 @@ pub const CODES: [(&str, &str, &str); 19] = [
         "Where token rows are spread over a mesh axis, a weight that is spread over it too sees the rows of all its ranks, and what is left of them must be a sum that goes back to the rows' ranks.",
     ),
     (
+        "P0506",
+        "blocks of a matrix lie on two ranks",
+        "nvfp4 keeps blocks of 16 elements under one scale. A rank's part of a row must be whole blocks, or a scale would belong to two ranks.",
+    ),
+    (
         "P0601",
         "a plan loses a value",
         "A walk over the launches of a plan, byte by byte, found a value that another had overwritten before it was read, that was read before it was made, or that does not end where the next program looks for it. The spec is not at fault; the message names the bucket, the launch and the byte.",
+    ),
+    (
+        "P0701",
+        "the target takes no weights in the checkpoint's format",
+        "A spec's `[stored]` says in which format the checkpoint keeps its matrices, a target's `[formats]` which formats run there: `native`, inputs quantised too, or `weights`, codes widened. What is not named is refused.",
+    ),
+    (
+        "P0702",
+        "a stored format where no relaxation is allowed",
+        "Quantised matrices and cached rows are other numbers than those that the spec declares, so they are relaxations, each with a name. `--exact` forbids all of them.",
+    ),
+    (
+        "P0703",
+        "rows of a matrix are no whole blocks",
+        "nvfp4 keeps blocks of 16 elements along the rows of a matrix, each with one scale; a row must be whole blocks.",
     ),
     (
         "P0901",
@@ -130,6 +150,11 @@ pub const CODES: [(&str, &str, &str); 19] = [
 /// Title and explanation of a code of this crate.
 pub fn explain(code: &str) -> Option<(&'static str, &'static str)> {
     CODES.iter().find(|(c, _, _)| *c == code).map(|(_, title, text)| (*title, *text))
+}
+
+/// An error that no place of the spec is the cause of.
+pub(crate) fn pass_error(code: &'static str, message: String, help: String) -> PassError {
+    PassError { code, message, help, span: None }
 }
 
 /// A condition that verified input rules out.

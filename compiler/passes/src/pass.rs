@@ -13,6 +13,8 @@ pub struct Compile<'a> {
     pub mesh: &'a Mesh,
     /// Whether relaxations are forbidden, whatever the target allows.
     pub exact: bool,
+    /// Matrices whose quantised inputs have a number of their own, which no other product shares.
+    pub unpack: &'a [String],
 }
 
 static ONE_DEVICE: Mesh = Mesh::single();
@@ -20,7 +22,7 @@ static ONE_DEVICE: Mesh = Mesh::single();
 impl<'a> Compile<'a> {
     /// For one device, with every relaxation that the target allows.
     pub fn one_device(target: &'a Target) -> Self {
-        Compile { target, mesh: &ONE_DEVICE, exact: false }
+        Compile { target, mesh: &ONE_DEVICE, exact: false, unpack: &[] }
     }
 }
 

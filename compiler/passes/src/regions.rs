@@ -146,5 +146,5 @@ pub(crate) fn with_regions(
 pub(crate) fn bytes_per_row(graph: &Graph, id: ValueId) -> u64 {
     let Some(ty) = graph.tensor(id) else { return 0 };
     let lengths = ty.axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 });
-    lengths.fold(ty.dtype.bytes() as u64, u64::saturating_mul)
+    ty.dtype.bytes_for(lengths.fold(1, u64::saturating_mul))
 }

@@ -56,6 +56,7 @@ pub(crate) fn facts() -> Facts {
         schedule: ["near", "near", "far", "near"].iter().map(|k| kinds(&[("attn", k), ("mlp", "dense")])).collect(),
         weights,
         kv: vec![kv("near", &[0, 1, 3], Some(2)), kv("far", &[2], None)],
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -74,6 +75,8 @@ pub(crate) fn weight(name: &str, scope: Scope, axes: &[&[&str]]) -> Weight {
         dtype: DType::Bf16,
         pinned: false,
         when: None,
+        only: None,
+        absent: None,
         disk: Vec::new(),
         quant: true,
         span: None,

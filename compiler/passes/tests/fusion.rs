@@ -49,7 +49,7 @@ fn holds_on(mesh: &str, limit: u64) {
 /// `shard`: placements beside the spec's.
 fn holds(mesh: &str, limit: u64, shard: &[(&str, &[&str])]) {
     let (target, mesh) = (device(limit), Mesh::parse(mesh).expect("a mesh"));
-    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     let mut model = model(&target, &mesh);
     for (axis, over) in shard {
         model.facts.shard.insert((*axis).to_owned(), over.iter().map(|a| (*a).to_owned()).collect());
@@ -85,7 +85,7 @@ fn rows_that_ranks_join_have_places_for_all() {
 fn compiled(mesh: &str) -> (Stages, Vec<Trial>) {
     let (target, mesh) = (device(8), Mesh::parse(mesh).expect("a mesh"));
     let model = model(&target, &mesh);
-    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     let stages = Stages::compile(model.clone(), &compile).expect("compiles");
     let flat = passes::to_module(&model).expect("graphs");
     let trials = Trial::all(&model, &flat, 1).expect("trials");

@@ -1,7 +1,7 @@
 //! The full model, made small, on meshes: every pass keeps what it declares on every rank.
 
-use ir::{DType, Mesh, Model};
-use passes::validate::{Small, Validated, Verdict, validate_passes};
+use ir::{Class, DType, Entry, Mesh, Model, Module, Op, WeightRef};
+use passes::validate::{Small, Trial, Validated, Verdict, probed, validate_passes};
 use passes::{Compile, PASSES, Pass, Run, Validation};
 use spec::{Choices, Library, check_path};
 use std::path::Path;
@@ -15,6 +15,8 @@ struct Case<'c> {
     /// Placements in place of the spec's.
     shard: &'c [(&'c str, &'c [&'c str])],
     relaxations: &'c [&'c str],
+    /// The target whose formats are taken.
+    formats: &'c str,
 }
 
 impl Case<'_> {
@@ -26,6 +28,8 @@ impl Case<'_> {
                 options: [("combine".to_owned(), vec![self.combine.to_owned()])].into(),
                 dims: small.dims.clone(),
                 layers: small.layers.clone(),
+                assume: self.target().formats.assume,
+                ..Choices::default()
             };
             let mut checked = check_path(&path, &Library::embedded(), &choices);
             let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());
@@ -41,13 +45,23 @@ impl Case<'_> {
         shrunk.model
     }
 
+    fn target(&self) -> Target {
+        let mut target = Target::load(self.formats).expect("a target");
+        target.relaxations = self.relaxations.iter().map(|r| (*r).to_owned()).collect();
+        target
+    }
+
     /// Validates every pass up to the last that leaves graphs of operations.
     fn validated(&self) -> Validation {
-        let mut target = Target::load("cpu").expect("a target");
-        target.relaxations = self.relaxations.iter().map(|r| (*r).to_owned()).collect();
+        let target = self.target();
         let mesh = Mesh::parse(self.mesh).expect("a mesh");
         let model = self.small(&mesh);
-        let compile = Compile { target: &target, mesh: &mesh, exact: self.relaxations.is_empty() };
+        let compile = Compile {
+            target: &target,
+            mesh: &mesh,
+            exact: self.relaxations.is_empty() && self.formats == "cpu",
+            unpack: &[],
+        };
         let graphs = |p: &&Pass| matches!(p.run, Run::Flatten(_) | Run::Graph(_) | Run::Target(_) | Run::Refine(_));
         let passes: Vec<Pass> = PASSES.iter().filter(graphs).copied().collect();
         let found = validate_passes(&model, &compile, 1, &passes).unwrap_or_else(|e| panic!("{}: {e}", self.mesh));
@@ -65,7 +79,7 @@ fn verdict<'v>(found: &'v Validation, pass: &str) -> &'v Verdict {
 }
 
 const PLAIN: Case<'static> =
-    Case { mesh: "tp=2", combine: "single", act: Some(DType::F32), shard: &[], relaxations: &[] };
+    Case { mesh: "tp=2", combine: "single", act: Some(DType::F32), shard: &[], relaxations: &[], formats: "cpu" };
 
 #[test]
 fn every_mesh_keeps_every_bit() {
@@ -98,6 +112,9 @@ fn rows_of_a_sequence_stay_with_their_rank() {
         let found = Case { mesh, combine, shard, ..PLAIN }.validated();
         assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
     }
+    // Blocks have no scale of a row, so they go where their rows go.
+    let found = Case { mesh: "dp=2,tp=2", formats: "cpu-nvfp4", act: None, shard, ..PLAIN }.validated();
+    assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
 }
 
 #[test]
@@ -118,5 +135,69 @@ fn relaxations_are_measured_and_recorded() {
                 assert_eq!(moved == 0, idle, "{mesh} {combine} {act:?} {pass}");
             }
         }
+    }
+}
+
+/// Codes and scales on ranks: nothing but the format's own size, and the same bits on every mesh, experts apart or cut.
+#[test]
+fn formats_are_measured_and_keep_every_bit_on_a_mesh() {
+    for (formats, mesh, combine) in [
+        ("cpu-fp8", "tp=2", "single"),
+        ("cpu-fp8", "tp=2,ep=2", "library"),
+        ("cpu-fp8", "ep=4", "single"),
+        ("cpu-nvfp4", "tp=2", "engine"),
+        ("cpu-nvfp4", "tp=2,ep=2", "single"),
+        ("cpu-f32-kv8", "tp=2", "single"),
+    ] {
+        let found = Case { mesh, combine, formats, act: None, ..PLAIN }.validated();
+        let Verdict::Measured { moved, median, largest } = verdict(&found, "quantise") else {
+            panic!("{formats} changes numbers: {:?}", verdict(&found, "quantise"))
+        };
+        println!("{formats} {mesh}: {moved} of {} moved, {median:e} in the middle, {largest:e} at most", found.values);
+        assert!(*moved > 0 && matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
+    }
+}
+
+#[test]
+fn a_rank_s_own_scale_is_measured() {
+    for (formats, mesh, combine) in [("cpu-fp8", "tp=2", "single"), ("cpu-fp8", "tp=2,ep=2", "library")] {
+        let found = Case { mesh, combine, formats, act: None, relaxations: &["rank-scale"], ..PLAIN }.validated();
+        let Verdict::Measured { moved, median, largest } = verdict(&found, "rank scale") else {
+            panic!("{:?}", verdict(&found, "rank scale"))
+        };
+        println!("{mesh} {combine}: {moved} of {} moved, {median:e} in the middle, {largest:e} at most", found.values);
+        assert!(*moved > 0);
+    }
+}
+
+/// One operation of every class of the quantised model, put wrong, is seen although codes round anyway.
+#[test]
+fn a_wrong_scale_is_no_relaxation() {
+    let case = Case { formats: "cpu-nvfp4", mesh: "tp=1", ..PLAIN };
+    let (target, mesh) = (case.target(), Mesh::parse("tp=1").expect("a mesh"));
+    let model = case.small(&mesh);
+    let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
+    let flat = passes::to_module(&model).expect("graphs");
+    let good = passes::quantise::run(&flat, &compile).expect("codes");
+    let trials = Trial::all(&model, &flat, 1).expect("trials");
+    let seen = |module: &Module| probed(&model.facts, &flat, module, &trials).expect("a run");
+    assert_eq!(seen(&good), None);
+    let swapped = |from: &str, to: &str| {
+        let (from, to) = (WeightRef::Layer(from.to_owned()), WeightRef::Layer(to.to_owned()));
+        let op = |node: &ir::Node| {
+            if node.op == Op::Weight(from.clone()) { Op::Weight(to.clone()) } else { node.op.clone() }
+        };
+        let class = |c: &Class| Class { graph: c.graph.map_ops(op), ..c.clone() };
+        let entry = |e: &Entry| Entry { classes: e.classes.iter().map(class).collect(), ..e.clone() };
+        good.with_entries(good.entries.iter().map(entry).collect())
+    };
+    for (from, to) in [
+        ("x_gate.scale", "x_up.scale"),
+        ("k.scale", "v.scale"),
+        ("ffn_down.scale", "o.scale"),
+        ("o.input", "q.k.v.gate.input"),
+    ] {
+        // A number of inputs is taken twice, in blocks and behind the product, and cancels; codes alone say which it was.
+        assert_eq!(seen(&swapped(from, to)).is_some(), !from.ends_with(".input"), "{from} for {to}");
     }
 }

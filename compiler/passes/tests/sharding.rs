@@ -23,7 +23,7 @@ fn with_results(header: &str, graph: &str) -> Module {
 fn sharded(module: &Module, mesh: &str) -> Result<Refined, PassError> {
     let target = Target::load("cpu").expect("a target");
     let mesh = Mesh::parse(mesh).expect("a mesh");
-    let refined = passes::shard::run(module, &Compile { target: &target, mesh: &mesh, exact: true })?;
+    let refined = passes::shard::run(module, &Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] })?;
     assert_eq!(ir::verify_module(&refined.module), Ok(()), "{}", ir::print_module(&refined.module, false));
     let text = ir::print_module(&refined.module, false);
     let back = ir::parse_module(&text).expect("text that parses");

@@ -44,7 +44,7 @@ pub(crate) fn parse(
             (Some(parts), shape)
         }
     };
-    Ok(DiskForm { tensor, spread, slice, shape })
+    Ok(DiskForm { tensor, spread, slice, shape, layout: ir::DiskLayout::Plain })
 }
 
 fn length(group: &[Axis]) -> u64 {

@@ -15,7 +15,7 @@ pub struct TargetError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 6] = [
+pub const CODES: [(&str, &str, &str); 7] = [
     (
         "T0101",
         "unknown target",
@@ -41,6 +41,11 @@ pub const CODES: [(&str, &str, &str); 6] = [
         "T0106",
         "warning: a target names what the spec does not have",
         "A target serves many specs, so an option that this one lacks is passed over. Told are an option, alternative or entry that is all but one of the spec's, alternatives of which the spec offers none, and a bucket for an entry that the spec does not have.",
+    ),
+    (
+        "T0107",
+        "a target extends what cannot be extended",
+        "`extends` names a built-in target, or the path of a target file, from the file that names it. Chains of them end.",
     ),
 ];
 

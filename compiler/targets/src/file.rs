@@ -34,6 +34,8 @@ pub(crate) struct TargetFile {
     pub(crate) relaxations: Vec<String>,
     #[serde(default)]
     pub(crate) options: IndexMap<String, toml::Value>,
+    #[serde(default)]
+    pub(crate) formats: FormatsFile,
     pub(crate) kv: KvFile,
     #[serde(default)]
     pub(crate) bucket: Vec<BucketFile>,
@@ -43,6 +45,16 @@ pub(crate) struct TargetFile {
     pub(crate) fuse: crate::Fuse,
     #[serde(default)]
     pub(crate) hardware: IndexMap<String, FactFile>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FormatsFile {
+    pub(crate) fp8: Option<String>,
+    pub(crate) nvfp4: Option<String>,
+    pub(crate) assume: Option<String>,
+    #[serde(default)]
+    pub(crate) convert: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -76,10 +88,11 @@ pub(crate) struct FactFile {
 }
 
 /// Keys per table; `""` is the file itself. The list repeats the structures above because only it can suggest.
-const KEYS: [(&str, &[&str]); 6] = [
+const KEYS: [(&str, &[&str]); 7] = [
     (
         "",
         &[
+            "extends",
             "name",
             "description",
             "arch",
@@ -88,6 +101,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "meshes",
             "relaxations",
             "options",
+            "formats",
             "kv",
             "bucket",
             "limits",
@@ -95,6 +109,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "hardware",
         ],
     ),
+    ("formats", &["fp8", "nvfp4", "assume", "convert"]),
     ("kv", &["page_tokens", "dtype"]),
     ("bucket", &["entry", "rows", "tokens", "sequences", "wanted"]),
     ("limits", &["arena_bytes"]),
@@ -102,11 +117,55 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("fact", &["value", "source"]),
 ];
 
-/// Reads the text of a target file; `file` names it in errors.
-pub(crate) fn read(text: &str, file: &str) -> Result<TargetFile, TargetError> {
-    let table: toml::Table = toml::from_str(text).map_err(|e| form_error(text, file, &e))?;
-    unknown_keys(&table, file)?;
-    toml::from_str(text).map_err(|e| form_error(text, file, &e))
+/// Chains of `extends` longer than this are taken for a circle.
+const MAX_CHAIN: usize = 8;
+
+/// Reads the text of a target file, laid over the one that it extends; `file` names it in errors, `depth` counts the files
+/// that led here.
+pub(crate) fn read(text: &str, file: &str, depth: usize) -> Result<TargetFile, TargetError> {
+    let own: toml::Table = toml::from_str(text).map_err(|e| form_error(text, file, &e))?;
+    if !own.contains_key("extends") {
+        unknown_keys(&own, file)?;
+        return toml::from_str(text).map_err(|e| form_error(text, file, &e));
+    }
+    let merged = merged(own, file, depth)?;
+    TargetFile::deserialize(merged).map_err(|e| form_error("", file, &e))
+}
+
+/// A table with what it extends beneath it, without `extends`.
+fn merged(mut own: toml::Table, file: &str, depth: usize) -> Result<toml::Table, TargetError> {
+    unknown_keys(&own, file)?;
+    let Some(base) = own.remove("extends") else { return Ok(own) };
+    let wrong = |message: String, help: &str| TargetError {
+        code: "T0107",
+        place: file.to_owned(),
+        message,
+        help: help.to_owned(),
+    };
+    let Some(base) = base.as_str() else {
+        return Err(wrong(format!("`extends` is {base}"), "name one target, or the path of a target file"));
+    };
+    if depth >= MAX_CHAIN {
+        return Err(wrong(
+            format!("{MAX_CHAIN} targets extend each other, and `{base}` is one more"),
+            "let one of them stand alone",
+        ));
+    }
+    // A path is meant from the file that names it.
+    let beside =
+        std::path::Path::new(file).parent().map(|folder| folder.join(base)).filter(|_| base.ends_with(".toml"));
+    let place = beside.map_or_else(|| base.to_owned(), |path| path.display().to_string());
+    let (text, base_file) = crate::target::text_of(&place)
+        .map_err(|e| wrong(format!("`extends` names `{base}`, and {}", e.message), &e.help))?;
+    let beneath: toml::Table = toml::from_str(&text).map_err(|e| form_error(&text, &base_file, &e))?;
+    let mut all = merged(beneath, &base_file, depth + 1)?;
+    for (key, value) in own {
+        match (all.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => below.extend(above),
+            (_, value) => drop(all.insert(key, value)),
+        }
+    }
+    Ok(all)
 }
 
 fn unknown_keys(table: &toml::Table, file: &str) -> Result<(), TargetError> {

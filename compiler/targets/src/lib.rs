@@ -16,4 +16,6 @@ mod tests;
 pub use error::{CODES, TargetError, explain};
 pub use fuse::Fuse;
 pub use hardware::{Fact, Hardware};
-pub use target::{BucketRule, Kv, KvDtype, Limits, OptionRule, Target, names};
+pub use target::{
+    BF16_TO_FP8, BucketRule, CONVERSIONS, FormatUse, Formats, Kv, KvDtype, Limits, OptionRule, Target, names,
+};

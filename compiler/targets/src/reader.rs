@@ -2,16 +2,16 @@
 
 use crate::Hardware;
 use crate::error::{TargetError, nearest};
-use crate::file::{BucketFile, TargetFile, known_keys};
-use crate::target::{BucketRule, Kv, KvDtype, Limits, OptionRule, Target};
+use crate::file::{BucketFile, FormatsFile, TargetFile, known_keys};
+use crate::target::{BucketRule, CONVERSIONS, FormatUse, Formats, Kv, KvDtype, Limits, OptionRule, Target};
 use indexmap::IndexMap;
-use ir::{DType, Mesh, Order, RowsPerSequence};
+use ir::{DType, Mesh, Order, RowsPerSequence, StoredFormat};
 
 /// Architectures that can be compiled for.
 const ARCHS: [&str; 3] = ["cpu", "sm_90a", "sm_103a"];
 
 /// Named ways of changing bits that passes know.
-const RELAXATIONS: [&str; 2] = ["rank-round", "wire-bf16"];
+const RELAXATIONS: [&str; 3] = ["rank-round", "rank-scale", "wire-bf16"];
 
 /// Most rows that a bucket may have: positions and rows are 32-bit integers, and arenas are sized by this number.
 const MAX_ROWS: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl Reader<'_> {
 
     fn dtype(&self, key: &str, word: &str) -> Result<DType, TargetError> {
         match word.parse::<DType>() {
-            Ok(dtype) if dtype.is_float() => Ok(dtype),
+            Ok(dtype) if dtype.is_float() && !dtype.is_narrow() => Ok(dtype),
             _ => Err(self.error(format!("`{key}` is `{word}`"), "use `f32` or `bf16`")),
         }
     }
@@ -68,7 +68,10 @@ impl Reader<'_> {
         };
         let dtype = match form.kv.dtype.as_str() {
             "act" => KvDtype::Act,
-            word => KvDtype::Fixed(self.dtype("kv.dtype", word)?),
+            "e4m3" => KvDtype::Fixed(DType::E4m3),
+            "f32" => KvDtype::Fixed(DType::F32),
+            "bf16" => KvDtype::Fixed(DType::Bf16),
+            word => return Err(self.error(format!("`kv.dtype` is `{word}`"), "use `act`, `f32`, `bf16` or `e4m3`")),
         };
         if form.kv.page_tokens == 0 || form.kv.page_tokens > MAX_ROWS {
             let message = format!("`kv.page_tokens` is {}", form.kv.page_tokens);
@@ -94,6 +97,7 @@ impl Reader<'_> {
             meshes: self.meshes(&form.meshes)?,
             relaxations: self.relaxations(form.relaxations)?,
             options: self.options(form.options)?,
+            formats: self.formats(form.formats)?,
             hardware: Hardware::from_file(&form.hardware, self.file)?,
             name: form.name,
             description: form.description,
@@ -116,6 +120,38 @@ impl Reader<'_> {
     fn relaxations(&self, names: Vec<String>) -> Result<Vec<String>, TargetError> {
         names.iter().try_for_each(|name| relaxation(name, self.file))?;
         Ok(names)
+    }
+
+    fn formats(&self, form: FormatsFile) -> Result<Formats, TargetError> {
+        let how = |key: &str, word: &Option<String>| match word.as_deref() {
+            None => Ok(FormatUse::default()),
+            Some(word) => [FormatUse::Native, FormatUse::Weights, FormatUse::Refused]
+                .into_iter()
+                .find(|u| u.word() == word)
+                .ok_or_else(|| {
+                    self.error(format!("`formats.{key}` is `{word}`"), "use `native`, `weights` or `refused`")
+                }),
+        };
+        let mut formats =
+            Formats { fp8: how("fp8", &form.fp8)?, nvfp4: how("nvfp4", &form.nvfp4)?, ..Formats::default() };
+        if let Some(word) = &form.assume {
+            let format = StoredFormat::ALL.into_iter().find(|f| f.word() == word);
+            let format =
+                format.ok_or_else(|| self.error(format!("`formats.assume` is `{word}`"), "use `fp8` or `nvfp4`"))?;
+            if formats.of(format) == FormatUse::Refused {
+                let help = format!("write {word} = \"native\" or \"weights\" there");
+                return Err(self.error(format!("`formats` assumes {word} and refuses it"), &help));
+            }
+            formats.assume = Some(format);
+        }
+        for word in &form.convert {
+            if !CONVERSIONS.contains(&word.as_str()) {
+                let help = format!("known are {}", CONVERSIONS.join(", "));
+                return Err(self.error(format!("no conversion is called `{word}`"), &help));
+            }
+        }
+        formats.convert = form.convert;
+        Ok(formats)
     }
 
     /// `option = ["a", "b"]`, or a list of rules `{ split = ["tp"], prefer = ["a", "b"] }`.

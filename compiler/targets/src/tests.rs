@@ -12,7 +12,7 @@ fn error(text: &str) -> String {
 
 #[test]
 fn every_built_in_target_loads_under_its_own_name() {
-    assert_eq!(names(), ["cpu", "cpu-f32", "gb300-bf16", "h200-bf16"]);
+    assert!(names().len() >= 12 && names().is_sorted(), "{:?}", names());
     for name in names() {
         let target = Target::load(name).unwrap();
         assert_eq!(target.name, name);
@@ -27,6 +27,71 @@ fn the_targets_differ_in_act_only() {
     assert_eq!((plain.act, wide.act), (None, Some(DType::F32)));
     assert_eq!(plain.kv.dtype.resolve(DType::Bf16), DType::Bf16);
     assert_eq!((plain.buckets, plain.options, plain.kv), (wide.buckets, wide.options, wide.kv));
+}
+
+/// What each built-in target does with the public formats; a target without a word about them refuses both.
+#[test]
+fn formats_of_the_built_in_targets() {
+    let shown: String = names()
+        .into_iter()
+        .map(|name| {
+            let target = Target::load(name).unwrap();
+            let (f, act) = (&target.formats, target.act.map_or("act", DType::word));
+            let assume = f.assume.map_or("nothing", ir::StoredFormat::word);
+            let kv = target.kv.dtype.resolve(DType::F32);
+            let (fp8, nvfp4) = (f.fp8.word(), f.nvfp4.word());
+            format!("{name}: {act}, fp8 {fp8}, nvfp4 {nvfp4}, assumes {assume}, kv {kv}, {}\n", f.convert.join(" "))
+        })
+        .collect();
+    let wanted = "\
+cpu: act, fp8 weights, nvfp4 weights, assumes nothing, kv f32, \n\
+cpu-f32: f32, fp8 weights, nvfp4 weights, assumes nothing, kv f32, \n\
+cpu-f32-fp8: f32, fp8 native, nvfp4 weights, assumes fp8, kv f32, bf16-to-fp8\n\
+cpu-f32-kv8: f32, fp8 weights, nvfp4 weights, assumes nothing, kv e4m3, \n\
+cpu-f32-nvfp4: f32, fp8 weights, nvfp4 native, assumes nvfp4, kv f32, \n\
+cpu-fp8: act, fp8 native, nvfp4 weights, assumes fp8, kv f32, bf16-to-fp8\n\
+cpu-nvfp4: act, fp8 weights, nvfp4 native, assumes nvfp4, kv f32, \n\
+gb300-bf16: act, fp8 refused, nvfp4 refused, assumes nothing, kv f32, \n\
+gb300-fp8: act, fp8 native, nvfp4 refused, assumes fp8, kv f32, bf16-to-fp8\n\
+gb300-nvfp4: act, fp8 native, nvfp4 native, assumes nvfp4, kv f32, \n\
+h200-bf16: act, fp8 refused, nvfp4 refused, assumes nothing, kv f32, \n\
+h200-fp8: act, fp8 native, nvfp4 refused, assumes fp8, kv f32, bf16-to-fp8\n\
+h200-nvfp4: act, fp8 native, nvfp4 weights, assumes nvfp4, kv f32, \n";
+    assert_eq!(shown, wanted);
+}
+
+#[test]
+fn a_target_may_extend_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    write("base.toml", &format!("{SMALL}limits = {{ arena_bytes = 4096 }}\n{RAGGED}"));
+    let mine = "extends = 'base.toml'\nname = 'mine'\nkv = { dtype = 'e4m3' }\nformats = { nvfp4 = 'weights' }\n";
+    let mine = Target::load(&write("mine.toml", mine)).unwrap();
+    assert_eq!((mine.name.as_str(), mine.description.as_str()), ("mine", "d"));
+    assert_eq!(mine.kv, Kv { page_tokens: 16, dtype: KvDtype::Fixed(DType::E4m3) });
+    assert_eq!((mine.buckets.len(), mine.limits.arena_bytes), (1, Some(4096)), "what is not said is the base's");
+    assert_eq!((mine.formats.nvfp4, mine.formats.fp8), (FormatUse::Weights, FormatUse::Refused));
+    let list = "extends = 'h200-bf16'\nname = 'x'\n[[bucket]]\nrows = 'ragged'\ntokens = 8\n";
+    assert_eq!(Target::load(&write("list.toml", list)).unwrap().buckets.len(), 1, "a list replaces the base's");
+    for (name, text, wanted) in [
+        ("circle.toml", "extends = 'circle.toml'\n", "8 targets extend each other, and `circle.toml` is one more"),
+        (
+            "none.toml",
+            "extends = 'h200-bf61'\n",
+            "`extends` names `h200-bf61`, and no target has this name; did you mean `h200-bf16`?",
+        ),
+        ("two.toml", "extends = ['a', 'b']\n", "`extends` is [\"a\", \"b\"]; name one target"),
+        ("gone.toml", "extends = 'gone/x.toml'\n", "`extends` names `gone/x.toml`, and the target file cannot be read"),
+        ("key.toml", "extends = 'base.toml'\nlimit = 3\n", "no key of a target file is called `limit`"),
+        ("kind.toml", "extends = 'base.toml'\nkv = { page_tokens = 'many' }\n", "kind.toml: invalid type"),
+    ] {
+        let text = Target::load(&write(name, text)).unwrap_err().to_string();
+        assert!(text.contains(wanted), "{text}");
+    }
 }
 
 #[test]
@@ -55,6 +120,8 @@ fn values_out_of_range_name_both_facts() {
     }
     assert!(error(SMALL).contains("no bucket has ragged rows"));
     assert!(error("name = ").starts_with("T0103: x.toml:1:"));
+    let int8 = SMALL.replace("'act'", "'int8'");
+    assert!(error(&format!("{int8}{RAGGED}")).contains("`kv.dtype` is `int8`; use `act`, `f32`, `bf16` or `e4m3`"));
     assert!(error(&format!("act = 'i32'\n{SMALL}{RAGGED}")).contains("`act` is `i32`; use `f32` or `bf16`"));
 }
 
@@ -73,9 +140,13 @@ fn a_path_names_a_file_of_the_same_form() {
 
 #[test]
 fn device_targets_have_the_facts_that_floors_need() {
-    for name in ["h200-bf16", "gb300-bf16"] {
-        let hardware = Target::load(name).unwrap().hardware;
-        for key in ["memory_bytes", "read_bytes_per_second", "flops_bf16", "flops_f32", "link_bytes_per_second"] {
+    for name in names().into_iter().filter(|name| !name.starts_with("cpu")) {
+        let target = Target::load(name).unwrap();
+        let hardware = target.hardware;
+        let native = |format, key| (target.formats.of(format) == FormatUse::Native).then_some(key);
+        let native = [native(ir::StoredFormat::Fp8, "flops_fp8"), native(ir::StoredFormat::Nvfp4, "flops_fp4")];
+        let always = ["memory_bytes", "read_bytes_per_second", "flops_bf16", "flops_f32", "link_bytes_per_second"];
+        for key in always.into_iter().chain(native.into_iter().flatten()) {
             assert!(hardware.fact(key).is_some_and(|v| v > 0.0), "{name}: {key}");
         }
         assert!(hardware.facts.values().all(|f| f.source.len() > 10));
@@ -114,6 +185,11 @@ fn hardware_and_meshes_are_checked() {
         ),
         ("hardware = { memory_bytes = { value = 1, source = '' } }", "`hardware.memory_bytes` has no source"),
         ("meshes = ['tp']", "`meshes` has `tp`"),
+        ("formats = { fp8 = 'natve' }", "`formats.fp8` is `natve`; use `native`, `weights` or `refused`"),
+        ("formats = { nvpf4 = 'native' }", "`nvpf4` in `formats`; did you mean `nvfp4`?"),
+        ("formats = { assume = 'int8' }", "`formats.assume` is `int8`; use `fp8` or `nvfp4`"),
+        ("formats = { fp8 = 'native', assume = 'nvfp4' }", "assumes nvfp4 and refuses it; write nvfp4 = \"native\""),
+        ("formats = { convert = ['bf16-to-fp4'] }", "no conversion is called `bf16-to-fp4`; known are bf16-to-fp8"),
         ("relaxations = ['rank-rond']", "no relaxation is called `rank-rond`; did you mean `rank-round`?"),
         ("fuse = { row = true }", "`row` in `fuse`; did you mean `rows`?"),
         ("options = { a = [{ prefers = ['x'] }] }", "`prefers` in `options.a`; did you mean `prefer`?"),

@@ -20,7 +20,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Bytes of the memory.
     pub fn bytes(&self) -> std::ops::Range<usize> {
-        self.offset..self.offset + self.len * self.dtype.bytes()
+        self.offset..self.offset + self.dtype.bytes_for(self.len as u64) as usize
     }
 
     /// Whether they have a byte in common.

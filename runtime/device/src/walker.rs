@@ -140,7 +140,7 @@ impl Walker<'_> {
             let name = graph.input_name(root);
             if graph.outputs.iter().all(|(output, _)| Some(output.as_str()) != name) {
                 let slot = spot.slot(self.counts);
-                let mut bytes = vec![0u64; (slot.len * slot.dtype.bytes()).div_ceil(8)];
+                let mut bytes = vec![0u64; slot.bytes().len().div_ceil(8)];
                 self.arena.save(slot, &mut bytes);
                 restored.push((slot, bytes));
             }

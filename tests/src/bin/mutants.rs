@@ -98,8 +98,8 @@ fn build(place: &Path) -> Result<PathBuf, String> {
     command.args(["--message-format", "json", "--target-dir"]).arg(place.join("build")).env("RUSTFLAGS", "-A warnings");
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let program = messages.filter_map(|m| Some(PathBuf::from(m["executable"].as_str()?))).last();
+    let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = messages.find_map(|m| Some(PathBuf::from(m["executable"].as_str()?)));
     program.filter(|_| output.status.success()).ok_or_else(|| format!("the mutants do not build: {}", output.status))
 }
 

@@ -37,7 +37,7 @@ pub fn run(case: &Case, passes: &[Pass]) -> Outcome {
         return Outcome::NoSpec(spec::render(&checked.diagnostics, &checked.sources, false));
     };
     let (target, mesh) = (case.target(), case.mesh());
-    let compile = Compile { target: &target, mesh: &mesh, exact: case.relaxations.is_empty() };
+    let compile = Compile { target: &target, mesh: &mesh, exact: case.relaxations.is_empty(), unpack: &[] };
     let done = catch_unwind(AssertUnwindSafe(|| validate_passes(model, &compile, 1, passes)));
     match done {
         Err(_) => Outcome::Fails { what: "panic".to_owned(), detail: "a pass or the interpreter panics".to_owned() },

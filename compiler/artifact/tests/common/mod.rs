@@ -17,6 +17,8 @@ pub fn weight(name: &str, scope: Scope, axes: &[&[(&str, u64)]], when: Option<&s
         dtype: DType::Bf16,
         pinned: false,
         when: when.map(|kind| When { column: "mlp".to_owned(), kind: kind.to_owned() }),
+        only: None,
+        absent: None,
         disk,
         quant: false,
         span: None,
@@ -29,6 +31,7 @@ pub fn form(tensor: &str, spread: &[&str], shape: &[u64], slice: Option<Vec<[u64
         spread: spread.iter().map(|s| (*s).to_owned()).collect(),
         slice,
         shape: shape.to_vec(),
+        layout: ir::DiskLayout::Plain,
     }
 }
 
@@ -64,6 +67,7 @@ pub fn facts() -> Facts {
             ),
         ],
         kv: Vec::new(),
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: vec!["small.toml".to_owned()],
     }

@@ -20,6 +20,6 @@ pub fn compiled(spec: &str, target: &str) -> Stages {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec").join(spec);
     let checked = check_path(&path, &Library::embedded(), &choices);
     let model = checked.model.unwrap_or_else(|| panic!("{spec} has errors"));
-    let compile = Compile { target: &target, mesh: &mesh, exact: true };
+    let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     Stages::compile(model, &compile).unwrap_or_else(|e| panic!("{}: {}; {}", e.code, e.message, e.help))
 }

@@ -140,9 +140,11 @@ pub(crate) fn select(condition: &Tensor, a: &Tensor, b: &Tensor, ty: &TensorType
         }
         DType::I32 => Data::I32(pick(&space, strides, holds, ints("select C3", a)?, ints("select C3", b)?)?),
         DType::Bool => Data::Bool(pick(&space, strides, holds, bools("select C3", a)?, bools("select C3", b)?)?),
-        DType::Bf16 => match (a.dtype(), b.dtype(), a.floats(), b.floats()) {
-            (DType::Bf16, DType::Bf16, Some(x), Some(y)) => Data::F32(pick(&space, strides, holds, x, y)?),
-            _ => return Err(broken("select C3", format!("{a} and {b} are not both bf16, as {ty} is"))),
+        DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::Nvfp4 => match (a.floats(), b.floats()) {
+            (Some(x), Some(y)) if a.dtype() == ty.dtype && b.dtype() == ty.dtype => {
+                Data::F32(pick(&space, strides, holds, x, y)?)
+            }
+            _ => return Err(broken("select C3", format!("{a} and {b} are not both {}, as {ty} is", ty.dtype))),
         },
     };
     Tensor::new(space, ty.dtype, data)

@@ -100,6 +100,9 @@ pub(crate) fn literal(numbers: &[f32], ty: &TensorType) -> Result<Tensor, Interp
             }
             Data::F32(numbers.to_vec())
         }
+        DType::E4m3 | DType::E5m2 | DType::Nvfp4 => {
+            return Err(broken("literal C2", format!("no literal is {}", ty.dtype)));
+        }
         DType::I32 => {
             let whole = |x: &f32| if (*x as i32) as f32 == *x { Ok(*x as i32) } else { Err(wrong(*x)) };
             Data::I32(numbers.iter().map(whole).collect::<Result<_, _>>()?)

@@ -33,6 +33,8 @@
 //! * `;` starts a comment up to the end of the line; the printer uses it for spans, as `file start-end` in bytes.
 //! * The kernel level has `layout` lines before the entries, and in a graph first the leaves and then the regions, in the order
 //!   in which they run. A named value whose number is not that of its line, counted from 0, has `at number` before it.
+//! * A weight may have `only` and `absent`, a form on disk what its bytes are, and the header what the checkpoint keeps in narrow
+//!   formats (`stored.rs`).
 //! * Layout is free: the parser needs no line breaks.
 
 mod lex;
@@ -43,6 +45,7 @@ mod parse_kernels;
 mod parse_op;
 mod print;
 mod print_stages;
+mod stored;
 
 pub use lex::ParseError;
 pub use parse::parse_module;

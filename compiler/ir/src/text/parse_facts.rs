@@ -33,6 +33,7 @@ impl Parser<'_> {
             schedule: Vec::new(),
             weights: Vec::new(),
             kv: Vec::new(),
+            stored: None,
             runtime: RuntimeFacts::default(),
             files: Vec::new(),
         };
@@ -138,12 +139,14 @@ impl Parser<'_> {
             }
             "kv" => facts.kv.push(self.kv_kind(extents)?),
             "weight" => facts.weights.push(self.weight(extents)?),
+            "stored" if facts.stored.is_none() => facts.stored = Some(self.stored()?),
+            "stored" => return Err(self.error("the text has two statements `stored`")),
             "context" => facts.runtime.context = Some(self.number()?),
             "stop" => facts.runtime.stop = self.list('[', ']', Self::number)?,
             "start" => facts.runtime.start = Some(self.number()?),
             "pad" => facts.runtime.pad = Some(self.number()?),
             other => {
-                let known = "file, dim, product, shard, option, layers, kv, weight, context, stop, start, pad, mesh, place, relaxed, entry";
+                let known = "file, dim, product, shard, option, layers, kv, weight, stored, context, stop, start, pad, mesh, place, relaxed, entry";
                 return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
             }
         }
@@ -200,11 +203,13 @@ impl Parser<'_> {
             let column = self.left_side()?;
             when = Some(When { column, kind: self.name()? });
         }
+        let only = if self.eat_word("only") { Some(self.layer_list()?) } else { None };
+        let absent = if self.eat_word("absent") { Some(self.f32()?) } else { None };
         let mut disk = Vec::new();
         while self.eat_word("disk") {
             disk.push(self.disk_form()?);
         }
-        Ok(Weight { name, scope, axes, dtype, pinned, when, disk, quant, span: None })
+        Ok(Weight { name, scope, axes, dtype, pinned, when, only, absent, disk, quant, span: None })
     }
 
     fn disk_form(&mut self) -> Result<DiskForm, ParseError> {
@@ -220,6 +225,6 @@ impl Parser<'_> {
         }
         self.keyword("shape")?;
         let shape = self.list('[', ']', Self::number)?;
-        Ok(DiskForm { tensor, spread, slice, shape })
+        Ok(DiskForm { tensor, spread, slice, shape, layout: self.disk_layout()? })
     }
 }

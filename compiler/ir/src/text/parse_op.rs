@@ -115,6 +115,7 @@ impl Parser<'_> {
             "fma" => Op::Fma,
             "select" => Op::Select,
             "round" => Op::Round(self.dtype()?),
+            "block_round" => Op::BlockRound { over: self.mesh_axes()? },
             "reduce" => {
                 let op = if self.eat_word("sum") {
                     ReduceOp::Sum
@@ -223,7 +224,7 @@ impl Parser<'_> {
     }
 
     /// A binary32: decimal, `inf`, or its bits as `0x…`.
-    fn f32(&mut self) -> Result<f32, ParseError> {
+    pub(super) fn f32(&mut self) -> Result<f32, ParseError> {
         let negative = self.eat_sign('-');
         let Token::Word(word) = self.peek() else { return self.expected("a number") };
         let value = match word.strip_prefix("0x") {

@@ -1,6 +1,7 @@
 //! Printing of the graph level.
 
 use super::name::{Extents, Name, extent_text, is_number, name_list};
+use super::stored::{layers_text, layout_text, print_stored};
 use crate::{Entry, Facts, Graph, Instance, KvRef, LayerKinds, Module, Op, Placement, ReduceOp, Scope, Sharding};
 use crate::{Span, TopWhat, ValueId, Weight, WeightRef};
 use std::fmt::Write;
@@ -63,6 +64,9 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
     }
     for weight in &facts.weights {
         print_weight(out, weight, facts, &extents, spans);
+    }
+    if let Some(stored) = &facts.stored {
+        print_stored(out, stored);
     }
     let runtime = &facts.runtime;
     if let Some(n) = runtime.context {
@@ -128,6 +132,12 @@ fn print_weight(out: &mut String, weight: &Weight, facts: &Facts, extents: &Exte
     if let Some(when) = &weight.when {
         let _ = write!(line, " when {} = {}", Name(&when.column), Name(&when.kind));
     }
+    if let Some(only) = &weight.only {
+        let _ = write!(line, " only {}", layers_text(only));
+    }
+    if let Some(absent) = weight.absent {
+        let _ = write!(line, " absent {}", f32_text(absent));
+    }
     put!(out, "{line}{}", span_comment(weight.span, facts, spans));
     for form in &weight.disk {
         let mut line = format!("  disk {}", serde_json::Value::from(form.tensor.as_str()));
@@ -139,7 +149,7 @@ fn print_weight(out: &mut String, weight: &Weight, facts: &Facts, extents: &Exte
             let _ = write!(line, " slice [{}]", parts.join(", "));
         }
         let shape: Vec<String> = form.shape.iter().map(u64::to_string).collect();
-        put!(out, "{line} shape [{}]", shape.join(", "));
+        put!(out, "{line} shape [{}]{}", shape.join(", "), layout_text(&form.layout));
     }
 }
 
@@ -257,6 +267,7 @@ pub(super) fn op_text(op: &Op) -> String {
         Op::Fma => "fma".to_owned(),
         Op::Select => "select".to_owned(),
         Op::Round(dtype) => format!("round {dtype}"),
+        Op::BlockRound { over } => format!("block_round over {}", name_list(over.iter().map(String::as_str))),
         Op::Reduce { op, axis, order } => {
             let word = match op {
                 ReduceOp::Sum => "sum",

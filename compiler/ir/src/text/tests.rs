@@ -107,6 +107,7 @@ fn row_op() -> impl Strategy<Value = Op> {
         (reduce, name(), order()).prop_map(|(op, axis, order)| Op::Reduce { op, axis, order }),
         (any::<u64>(), name(), name(), what).prop_map(|(k, axis, into, what)| Op::Top { k, axis, into, what }),
         (any::<u64>(), name()).prop_map(|(k, axis)| Op::InTop { k, axis }),
+        vec(name(), 0..3).prop_map(|over| Op::BlockRound { over }),
         name().prop_map(|axis| Op::Gather { axis }),
         (name(), any::<u64>(), any::<u64>(), option::of(name())).prop_map(|(axis, start, len, into)| Op::Slice {
             axis,
@@ -169,25 +170,55 @@ fn fixed_axis() -> impl Strategy<Value = Axis> {
     (prop_oneof![Just("hidden".to_owned()), name()], 1u64..9).prop_map(|(n, x)| Axis::fixed(n, x))
 }
 
+fn layout() -> impl Strategy<Value = DiskLayout> {
+    prop_oneof![
+        3 => Just(DiskLayout::Plain),
+        1 => name().prop_map(|scales| DiskLayout::Nibbles { scales }),
+        1 => vec(name(), 0..3).prop_map(|also| DiskLayout::Same { also }),
+        1 => vec(name(), 0..3).prop_map(|also| DiskLayout::Largest { also }),
+        1 => proptest::sample::select(vec![DiskLayout::Number, DiskLayout::RowCodes, DiskLayout::RowScales]),
+    ]
+}
+
 fn weight() -> impl Strategy<Value = Weight> {
-    let form = (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3))
-        .prop_map(|(tensor, spread, slice, shape)| DiskForm { tensor, spread, slice, shape });
+    let form = (name(), vec(name(), 0..2), option::of(vec(any::<[u64; 2]>(), 0..3)), vec(any::<u64>(), 0..3), layout())
+        .prop_map(|(tensor, spread, slice, shape, layout)| DiskForm { tensor, spread, slice, shape, layout });
     let when = option::of((name(), name()).prop_map(|(column, kind)| When { column, kind }));
     let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
     let axes = vec(vec(fixed_axis(), 1..3), 0..3);
-    (name(), scope, axes, dtype(), any::<[bool; 2]>(), when, vec(form, 0..3)).prop_map(
-        |(name, scope, axes, dtype, [pinned, quant], when, disk)| Weight {
+    let first = (name(), scope, axes, dtype(), any::<[bool; 2]>());
+    (first, when, option::of(vec(0usize..9, 0..6)), option::of(f32_number()), vec(form, 0..3)).prop_map(
+        |((name, scope, axes, dtype, [pinned, quant]), when, only, absent, disk)| Weight {
             name,
             scope,
             axes,
             dtype,
             pinned,
             when,
+            only,
+            absent,
             disk,
             quant,
             span: None,
         },
     )
+}
+
+fn stored() -> impl Strategy<Value = Stored> {
+    let plain = (name(), option::of(vec(0usize..9, 0..6))).prop_map(|(weight, layers)| StoredPlain { weight, layers });
+    let names = (name(), name(), option::of(name()), option::of(name()))
+        .prop_map(|(codes, scale, global, input)| StoredNames { codes, scale, global, input });
+    let kv = (vec(name(), 0..3), vec(name(), 0..3)).prop_map(|(k_scale, v_scale)| StoredKv { k_scale, v_scale });
+    let format = proptest::sample::select(StoredFormat::ALL.to_vec());
+    let inputs = proptest::sample::select(StoredInputs::ALL.to_vec());
+    (format, inputs, vec(plain, 0..3), option::of(kv), names).prop_map(|(format, inputs, plain, kv, names)| Stored {
+        format,
+        inputs,
+        plain,
+        kv,
+        names,
+        span: None,
+    })
 }
 
 fn kinds() -> impl Strategy<Value = LayerKinds> {
@@ -207,8 +238,8 @@ fn facts() -> impl Strategy<Value = Facts> {
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
     let first = (name(), dtype(), dims, products, shard, options, schedule);
-    (first, vec(weight(), 0..3), vec(kv, 0..3), runtime, vec(name(), 0..2)).prop_map(
-        |((name, act, dims, products, shard, options, schedule), weights, kv, runtime, files)| Facts {
+    (first, vec(weight(), 0..3), vec(kv, 0..3), option::of(stored()), runtime, vec(name(), 0..2)).prop_map(
+        |((name, act, dims, products, shard, options, schedule), weights, kv, stored, runtime, files)| Facts {
             name,
             act,
             dims,
@@ -218,6 +249,7 @@ fn facts() -> impl Strategy<Value = Facts> {
             schedule,
             weights,
             kv,
+            stored,
             runtime,
             files,
         },

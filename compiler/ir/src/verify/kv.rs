@@ -23,8 +23,8 @@ pub(super) fn verify(layouts: &[KvLayout], kernels: &KernelModule, report: &mut 
             report.add(CODE, &place, format!("it keeps {}, the model stores {stored}", layout.dtype));
         }
         report.check(layout.page_tokens > 0, CODE, &place, || "its pages hold no token".to_owned());
-        let bytes = layout.page_stride.checked_mul(layout.dtype.bytes() as u64);
-        report.check(bytes.is_some(), CODE, &place, || "a page is larger than any memory".to_owned());
+        let bytes = layout.dtype.bytes_for(layout.page_stride);
+        report.check(bytes < u64::MAX, CODE, &place, || "a page is larger than any memory".to_owned());
         report
             .check(keeps_apart(layout), CODE, &place, || "its strides let elements of a page share memory".to_owned());
     }

@@ -90,8 +90,12 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
             if !dtype.is_float() || x.dtype == DType::Bool {
                 return Err(format!("rounds {} to {dtype}: only numbers round, and only to floats", x.dtype));
             }
+            if *dtype == DType::Nvfp4 {
+                return Err("rounds to nvfp4 without scales: that is `block_round`".to_owned());
+            }
             same(result, &x.with_dtype(*dtype))
         }
+        Op::BlockRound { over } => block_round(&operands, result, over),
         Op::Linear { contract, .. } => cores::linear(&operands, result, contract),
         Op::Dot { axis, .. } => cores::dot(&operands, result, axis),
         Op::Attend { kv, .. } => cores::attend(&operands, result, kv, facts, level),
@@ -189,12 +193,35 @@ fn literal(data: &[f32], result: &TensorType) -> Result<(), String> {
     let fits = |x: &f32| match result.dtype {
         DType::F32 => true,
         DType::Bf16 => x.to_bits() & 0xffff == 0,
+        DType::E4m3 | DType::E5m2 | DType::Nvfp4 => false,
         DType::I32 => x.fract() == 0.0,
         DType::Bool => *x == 0.0 || *x == 1.0,
     };
     match data.iter().find(|x| !fits(x)) {
         Some(x) => Err(format!("{x} is no number of dtype {}", result.dtype)),
         None => Ok(()),
+    }
+}
+
+/// The axes named end x, their lengths are known and multiply to whole blocks; the second operand is one number.
+fn block_round(operands: &Operands<'_>, result: &TensorType, over: &[String]) -> Result<(), String> {
+    operands.count(2)?;
+    let (x, g) = (operands.tensor(0)?, operands.tensor(1)?);
+    if !x.dtype.is_float() || g.dtype != DType::F32 || !g.axes.is_empty() {
+        return Err(format!("makes blocks of {x} under {g}: floats under one f32 are wanted"));
+    }
+    let ends = x.axes.len().checked_sub(over.len()).map(|at| &x.axes[at..]);
+    let ends = ends.filter(|axes| !over.is_empty() && axes.iter().map(|a| &a.name).eq(over));
+    let elements = ends.and_then(|axes| {
+        axes.iter().try_fold(1u64, |n, axis| match axis.extent {
+            Extent::Fixed(length) => n.checked_mul(length),
+            Extent::Rows => None,
+        })
+    });
+    match elements {
+        None => Err(format!("makes blocks over [{}], {x} does not end so", over.join(", "))),
+        Some(n) if n % DType::BLOCK != 0 => Err(format!("makes blocks of {} of {n} elements", DType::BLOCK)),
+        Some(_) => same(result, &x.with_dtype(DType::Nvfp4)),
     }
 }
 

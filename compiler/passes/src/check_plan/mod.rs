@@ -238,7 +238,8 @@ fn memory(graph: &Graph, places: &[Place], id: ValueId) -> Result<(ValueId, Buff
 /// both counts; the walk follows each operation that reads the old value to all that is computed from it.
 fn row_by_row(graph: &Graph, inside: &[ValueId], old: ValueId, new: ValueId) -> bool {
     let (Some(a), Some(b)) = (graph.tensor(old), graph.tensor(new)) else { return false };
-    if a.axes != b.axes || a.dtype.bytes() != b.dtype.bytes() {
+    let (width, other) = (a.dtype.element_bytes(), b.dtype.element_bytes());
+    if a.axes != b.axes || width.is_none() || width != other {
         return false;
     }
     let Some(row) = a.axes.first().map(|axis| axis.name.clone()) else { return inside.contains(&new) };
@@ -255,6 +256,7 @@ fn row_by_row(graph: &Graph, inside: &[ValueId], old: ValueId, new: ValueId) -> 
             Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => {
                 along(axis)
             }
+            Op::BlockRound { over } => over.iter().any(|axis| along(axis)),
             Op::Split { axis } => along(axis),
             Op::Merge { into } | Op::Concat { into } => along(into),
             Op::Rename { from, to } => along(from) || along(to),

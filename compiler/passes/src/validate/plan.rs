@@ -270,7 +270,8 @@ impl Run<'_, '_> {
 
     fn bytes_of(&self, rank: usize, graph: &KernelGraph, id: ValueId) -> Result<usize, InterpError> {
         let ty = graph.graph.tensor(id).ok_or_else(|| broken(format!("{id} is no tensor")))?;
-        Ok(self.axes(rank, ty)?.iter().map(|a| a.1).product::<usize>() * ty.dtype.bytes())
+        let count: usize = self.axes(rank, ty)?.iter().map(|a| a.1).product();
+        Ok(ty.dtype.bytes_for(count as u64) as usize)
     }
 
     fn read(&self, rank: usize, buffer: &Buffer, ty: &TensorType) -> Result<Tensor, InterpError> {
@@ -278,7 +279,7 @@ impl Run<'_, '_> {
         let count: usize = axes.iter().map(|a| a.1).product();
         let start = buffer.offset_bytes as usize;
         let arena = self.arenas.get(rank).ok_or_else(|| broken(format!("there is no rank {rank}")))?;
-        let bytes = arena.get(start..start + count * ty.dtype.bytes());
+        let bytes = arena.get(start..start + ty.dtype.bytes_for(count as u64) as usize);
         let bytes = bytes.ok_or_else(|| broken(format!("{count} numbers at {start} end behind the arena")))?;
         Tensor::new(axes, ty.dtype, decode(bytes, ty.dtype))
     }
@@ -408,6 +409,13 @@ fn decode(bytes: &[u8], dtype: DType) -> Data {
             let wide = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
             Data::F32(bytes.chunks_exact(2).map(wide).collect())
         }
+        DType::E4m3 => Data::F32(bytes.iter().map(|b| numerics::e4m3_value(*b)).collect()),
+        DType::E5m2 => Data::F32(bytes.iter().map(|b| numerics::e5m2_value(*b)).collect()),
+        DType::Nvfp4 => {
+            let block =
+                |b: &[u8; 9]| numerics::Block { scale: b[8], codes: [b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]] };
+            Data::F32(bytes.as_chunks::<9>().0.iter().flat_map(|b| block(b).values()).collect())
+        }
         DType::I32 => Data::I32(bytes.chunks_exact(4).map(|b| i32::from_le_bytes(words(b))).collect()),
         DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
     }
@@ -417,6 +425,14 @@ fn encode(tensor: &Tensor) -> Vec<u8> {
     match (tensor.data(), tensor.dtype()) {
         // A bf16 tensor holds numbers that the upper half of their bits is all of.
         (Data::F32(v), DType::Bf16) => v.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect(),
+        (Data::F32(v), DType::E4m3) => v.iter().map(|x| numerics::e4m3_code(*x)).collect(),
+        (Data::F32(v), DType::E5m2) => v.iter().map(|x| numerics::e5m2_code(*x)).collect(),
+        // Which scale a block was made with cannot be seen; one that gives the same elements exists.
+        (Data::F32(v), DType::Nvfp4) => {
+            let blocks =
+                v.as_chunks().0.iter().map(|x| numerics::Block::exactly(x).unwrap_or(numerics::Block::of(x, 1.0)));
+            blocks.flat_map(|b| b.codes.into_iter().chain([b.scale])).collect()
+        }
         (Data::F32(v), _) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Data::I32(v), _) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         (Data::Bool(v), _) => v.iter().map(|b| u8::from(*b)).collect(),

@@ -142,7 +142,7 @@ impl Elab<'_> {
         if target == have {
             return Ok(t.into_value());
         }
-        if !target.is_float() {
+        if !target.is_float() || target.is_narrow() {
             return refuse(
                 Diagnostic::error("B0207", format!("a value of format {have} cannot become {target}"))
                     .at(span, format!("this is {}", t.ty))

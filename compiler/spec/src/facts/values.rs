@@ -18,7 +18,7 @@ impl<'a> Reader<'a> {
                         .help("write a name without them: it is printed, and stands in artifacts"),
                 ),
                 ("act", Some(text)) => match text.parse::<DType>() {
-                    Ok(d) if d.is_float() => act = Some(d),
+                    Ok(d) if d.is_float() && !d.is_narrow() => act = Some(d),
                     _ => self.error(
                         Diagnostic::error("B0012", format!("`{text}` is no format that values can round to"))
                             .at(node.span, "the dtype of untyped names")

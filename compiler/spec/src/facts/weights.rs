@@ -128,6 +128,8 @@ impl<'a> Reader<'a> {
             dtype: act,
             pinned: false,
             when: None,
+            only: None,
+            absent: None,
             disk: Vec::new(),
             quant: true,
             span: Some(span),
@@ -140,7 +142,7 @@ impl<'a> Reader<'a> {
                 "when" if condition.is_some() => {}
                 "when" => weight.when = self.when(item, schedule),
                 "dtype" => match item.text().and_then(|t| t.parse::<DType>().ok()) {
-                    Some(d) if d.is_float() => {
+                    Some(d) if d.is_float() && !d.is_narrow() => {
                         weight.dtype = d;
                         weight.pinned = true;
                         weight.quant = false;

@@ -10,7 +10,8 @@
 //! * *Cache.* A row at position p sees `min(p + 1, window)` keys; a sequence's rows together touch
 //!   `min(context, window + rows − 1)` cached rows, read once.
 //! * *Operations.* A product has `2 · results · summed`, attention `4 · query elements · visible keys`; any other operation
-//!   counts one per element. Products of bf16 with f32 cost three of bf16: an f32 number is three bf16 numbers.
+//!   counts one per element. Products of bf16 with f32 cost three of bf16: an f32 number is three bf16 numbers. Codes times
+//!   codes have units of their own; codes times bf16 are widened and cost what bf16 does, at the bytes of codes.
 //! * *Exchange.* Per rank of n, an all-reduce sends at least `2 (n − 1) / n` of its bytes, gathering or scattering half of
 //!   that.
 //! * *Floor.* The largest of: bytes over the read ceiling, operations over their unit's peak, sent bytes over the link.
@@ -117,8 +118,12 @@ pub struct Work {
     pub kv_read_bytes: f64,
     /// Bytes of rows written to the cache.
     pub kv_written_bytes: f64,
-    /// Operations of products whose operands are bf16.
+    /// Operations of products whose operands are bf16, or one narrower.
     pub bf16_operations: f64,
+    /// Operations of products of fp8 with fp8.
+    pub fp8_operations: f64,
+    /// Operations of products of fp4 with fp4, scales of blocks included.
+    pub fp4_operations: f64,
     /// Operations of products of bf16 with f32.
     pub mixed_operations: f64,
     /// Operations of products whose operands are f32.
@@ -141,6 +146,8 @@ impl AddAssign for Work {
         self.kv_read_bytes += other.kv_read_bytes;
         self.kv_written_bytes += other.kv_written_bytes;
         self.bf16_operations += other.bf16_operations;
+        self.fp8_operations += other.fp8_operations;
+        self.fp4_operations += other.fp4_operations;
         self.mixed_operations += other.mixed_operations;
         self.f32_operations += other.f32_operations;
         self.row_operations += other.row_operations;
@@ -180,7 +187,8 @@ impl Work {
 
     /// Operations of all kinds.
     pub fn operations(&self) -> f64 {
-        self.bf16_operations + self.mixed_operations + self.f32_operations + self.row_operations
+        let products = self.bf16_operations + self.fp8_operations + self.fp4_operations;
+        products + self.mixed_operations + self.f32_operations + self.row_operations
     }
 
     /// The least time of one kernel in seconds, and what limits it; `None` if the target states too few facts.
@@ -189,7 +197,9 @@ impl Work {
             if amount == 0.0 { Some(0.0) } else { hardware.fact(key).map(|rate| amount / rate) }
         };
         let memory = over(self.memory_bytes(), "read_bytes_per_second")?;
-        let matrix = over(self.bf16_operations + 3.0 * self.mixed_operations, "flops_bf16")?;
+        let matrix = over(self.bf16_operations + 3.0 * self.mixed_operations, "flops_bf16")?
+            + over(self.fp8_operations, "flops_fp8")?
+            + over(self.fp4_operations, "flops_fp4")?;
         let rows = over(self.f32_operations + self.row_operations, "flops_f32")?;
         let link = over(self.sent_bytes, "link_bytes_per_second")?;
         let arithmetic = matrix.max(rows);

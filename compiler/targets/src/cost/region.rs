@@ -31,7 +31,7 @@ impl Context<'_> {
     }
 
     fn bytes(&self, ty: &TensorType) -> f64 {
-        self.elements(ty) * ty.dtype.bytes() as f64
+        self.elements(ty) * bytes_each(ty.dtype)
     }
 
     /// Work of one region; that of a view is nothing.
@@ -93,7 +93,7 @@ impl Context<'_> {
                 whole * self.share_of_slices(graph, ty, operands[2])
             }
             Op::Gather { .. } if slot == 0 => {
-                let picked = graph.tensor(user).map_or(whole, |t| self.elements(t) * ty.dtype.bytes() as f64);
+                let picked = graph.tensor(user).map_or(whole, |t| self.elements(t) * bytes_each(ty.dtype));
                 (picked * self.owned(graph, operands[1])).min(whole)
             }
             Op::Slice { .. } => graph.tensor(user).map_or(whole, |t| self.bytes(t)),
@@ -134,7 +134,7 @@ impl Context<'_> {
             Op::Attend { kv: KvRef::Kind(kind), mask, .. } => self.attend(kind, *mask, of(0), work),
             Op::Store { .. } => {
                 let stored: f64 = [of(0), of(1)].into_iter().flatten().map(|t| self.elements(t)).sum();
-                work.kv_written_bytes += stored * self.kv_dtype.bytes() as f64;
+                work.kv_written_bytes += stored * bytes_each(self.kv_dtype);
             }
             Op::AllReduce { over, .. } => {
                 work.row_operations += first * self.mesh.parts(over) as f64;
@@ -151,7 +151,9 @@ impl Context<'_> {
                 work.exchanges += 1.0;
             }
             Op::Reduce { .. } | Op::Top { .. } | Op::InTop { .. } => work.row_operations += first,
-            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => work.row_operations += result,
+            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) | Op::BlockRound { .. } => {
+                work.row_operations += result;
+            }
             _ => {}
         }
     }
@@ -159,25 +161,32 @@ impl Context<'_> {
     fn attend(&self, kind: &str, mask: Mask, q: Option<&TensorType>, work: &mut Work) {
         let (Some(kind), Some(q)) = (self.facts.kv_kind(kind), q) else { return };
         let row = |axes: &[ir::Axis]| TensorType::new(self.kv_dtype, axes.to_vec()).fixed_elements();
-        let cached = (row(&kind.k) + row(&kind.v)) as f64 * self.kv_dtype.bytes() as f64;
+        let cached = (row(&kind.k) + row(&kind.v)) as f64 * bytes_each(self.kv_dtype);
         work.kv_read_bytes += cached * self.load.touched_rows(kind.window);
         let keys = self.load.visible_keys(kind.window, mask == Mask::Causal);
         let operations = 4.0 * q.fixed_elements() as f64 * keys;
-        match q.dtype {
-            DType::Bf16 if self.kv_dtype == DType::Bf16 => work.bf16_operations += operations,
-            DType::F32 if self.kv_dtype == DType::F32 => work.f32_operations += operations,
-            _ => work.mixed_operations += operations,
-        }
+        // Cached codes are widened to the query's format, so no unit for narrow products takes them.
+        *widest(work, [q.dtype, self.kv_dtype]) += operations;
     }
 }
 
 /// Counts a product's operations with those of its operands' formats.
 fn product(work: &mut Work, a: Option<&TensorType>, b: Option<&TensorType>, operations: f64) {
-    let wide = [a, b].into_iter().flatten().filter(|t| t.dtype == DType::F32).count();
-    match wide {
-        0 => work.bf16_operations += operations,
-        1 => work.mixed_operations += operations,
-        _ => work.f32_operations += operations,
+    let (Some(a), Some(b)) = (a, b) else { return };
+    let count = match (a.dtype, b.dtype) {
+        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => &mut work.fp8_operations,
+        (DType::Nvfp4, DType::Nvfp4) => &mut work.fp4_operations,
+        (a, b) => widest(work, [a, b]),
+    };
+    *count += operations;
+}
+
+/// Where operations on such operands are counted, a narrow one being widened to the other.
+fn widest(work: &mut Work, operands: [DType; 2]) -> &mut f64 {
+    match operands.into_iter().filter(|d| *d == DType::F32).count() {
+        0 => &mut work.bf16_operations,
+        1 => &mut work.mixed_operations,
+        _ => &mut work.f32_operations,
     }
 }
 
@@ -196,4 +205,9 @@ fn root(graph: &Graph, id: ValueId) -> ValueId {
         }
     }
     at
+}
+
+/// Bytes of one element, its share of a block's scale included.
+fn bytes_each(dtype: DType) -> f64 {
+    dtype.bytes_for(DType::BLOCK) as f64 / DType::BLOCK as f64
 }

@@ -29,6 +29,7 @@ fn facts() -> Facts {
         schedule: vec![IndexMap::new(); 3],
         weights: Vec::new(),
         kv: vec![kv("all", None), kv("near", Some(512))],
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -84,8 +85,12 @@ fn close(found: f64, wanted: f64) {
 }
 
 fn dense(outputs: u64, dtype: DType) -> KernelModule {
+    product(DType::Bf16, dtype, outputs)
+}
+
+fn product(inputs: DType, dtype: DType, outputs: u64) -> KernelModule {
     let mut b = GraphBuilder::new();
-    let x = b.input("x", Type::Tensor(tensor(DType::Bf16, &["T"], &[("hidden", HIDDEN)])));
+    let x = b.input("x", Type::Tensor(tensor(inputs, &["T"], &[("hidden", HIDDEN)])));
     let ty = tensor(dtype, &[], &[("outputs", outputs), ("hidden", HIDDEN)]);
     let w = b.add(Op::Weight(WeightRef::Layer("w".to_owned())), &[], Type::Tensor(ty), None);
     let op = Op::Linear { contract: vec!["hidden".to_owned()], order: Order::Any };
@@ -105,6 +110,33 @@ fn dense_products_reach_the_table_of_floors() {
     // A router in f32: three products of bf16 each.
     let router = cost(&dense(256, DType::F32), 1, 1, 1).graphs[1].work();
     assert_eq!((router.weight_bytes, router.mixed_operations), (5_242_880.0, 2_621_440.0));
+}
+
+/// Codes times bf16 cost what bf16 does, at the bytes of codes; codes times codes have units of their own.
+#[test]
+fn products_of_codes_count_by_their_formats() {
+    let (elements, operations) = (14_336.0 * 5120.0, 2.0 * 14_336.0 * 5120.0);
+    for (inputs, weight, bytes, in_bf16, in_fp8, in_fp4) in [
+        (DType::Bf16, DType::E4m3, elements, operations, 0.0, 0.0),
+        (DType::Bf16, DType::Nvfp4, elements * 9.0 / 16.0, operations, 0.0, 0.0),
+        (DType::E4m3, DType::E4m3, elements, 0.0, operations, 0.0),
+        (DType::Nvfp4, DType::Nvfp4, elements * 9.0 / 16.0, 0.0, 0.0, operations),
+    ] {
+        let work = cost(&product(inputs, weight, 14_336), 1, 1, 1).graphs[1].work();
+        assert_eq!(work.weight_bytes, bytes, "{inputs} {weight}");
+        assert_eq!((work.bf16_operations, work.fp8_operations, work.fp4_operations), (in_bf16, in_fp8, in_fp4));
+        assert_eq!(work.operations(), operations);
+    }
+    let busy = |module: &KernelModule, target: &str| {
+        let hardware = Target::load(target).unwrap().hardware;
+        cost(module, 8192, 1, 8192).graphs[1].work().floor(&hardware).unwrap()
+    };
+    let of = |dtype| product(dtype, dtype, 14_336);
+    let (wide, narrow) = (busy(&of(DType::Bf16), "h200-bf16"), busy(&of(DType::E4m3), "h200-fp8"));
+    assert_eq!((wide.1, narrow.1), (Limit::Arithmetic, Limit::Arithmetic));
+    close(wide.0 / narrow.0, 1540.0 / 790.0);
+    assert_eq!(cost(&of(DType::Nvfp4), 1, 1, 1).floor(&Target::load("h200-bf16").unwrap().hardware), None);
+    assert!(busy(&of(DType::Nvfp4), "gb300-nvfp4").0 < busy(&of(DType::E4m3), "gb300-nvfp4").0);
 }
 
 fn experts(owned: bool) -> KernelModule {

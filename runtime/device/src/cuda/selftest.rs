@@ -4,7 +4,7 @@
 //! interpreted on the same numbers. Row operations must leave equal bits: they are interpreted on the core's own result. A core
 //! must stay within the error that its number of terms explains.
 
-use super::executor::{begin, load};
+use super::executor::{Source, begin, load};
 use super::walk::{Counts, Loaded, Stage, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -12,6 +12,7 @@ use crate::load::pool_pages_for;
 use crate::prepare::{result_width, tokens_end};
 use crate::store::WeightStore;
 use crate::truth::weight_map;
+use crate::view::View;
 use artifact::{Artifact, Param};
 use engine::{SequenceRows, Step, StepError, WantedRow};
 use interp::{Context, Data, Env, MemoryCache, NoHooks, Tensor, WeightMap, eval_graph};
@@ -60,7 +61,8 @@ pub fn selftest(
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
     let longest = LENGTHS[0] + DECODED + 64;
     let pages = pool_pages_for(&artifact.plan, longest, LENGTHS.len());
-    let loaded = load(artifact, store, &pages)?;
+    let loaded = load(artifact, Source::Store(store), &pages)?;
+    loaded.checks.set(true);
     let vocab = result_width(&loaded.entry)?;
     let ends = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
     let facts = facts(&artifact.plan, vocab, &pages, None)?;
@@ -178,7 +180,8 @@ impl Test<'_> {
         }
         // The core's start writes to the last scratch place that was made.
         let index = code.scratch.len().checked_sub(1).ok_or("a core has no scratch")?;
-        let written = code.starts.iter().any(|s| s.params.contains(&Param::Scratch(index)));
+        let writes = |p: &Param| *p == Param::Scratch(index) || *p == Param::Checked(Box::new(Param::Scratch(index)));
+        let written = code.starts.iter().any(|s| s.params.iter().any(writes));
         if !written {
             return Err("nothing writes a core's scratch".to_owned());
         }
@@ -372,6 +375,7 @@ fn tensor(ty: &TensorType, counts: Counts, bytes: &[u8]) -> Result<Tensor, Strin
             let wide = |b: &[u8]| numerics::bf16_value(u16::from_le_bytes([b[0], b[1]]));
             Data::F32(bytes.chunks_exact(2).map(wide).collect())
         }
+        DType::E4m3 | DType::E5m2 | DType::Nvfp4 => Data::F32(View::of(ty.dtype, bytes).to_f32()),
         DType::I32 => Data::I32(bytes.chunks_exact(4).map(|b| i32::from_le_bytes(word(b))).collect()),
         DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
     };

@@ -32,6 +32,8 @@ pub struct Loaded {
     pub plan: Plan,
     /// Whether what was started last is a kernel, behind which another may begin early.
     pub early: Cell<bool>,
+    /// Whether kernels also write what only a check reads.
+    pub checks: Cell<bool>,
 }
 
 /// Rows of a step.
@@ -215,7 +217,8 @@ impl Loaded {
             }
             Param::Tickets => Argument::Address(self.tickets.address()),
             Param::Picks { .. } => Argument::Address(self.picks.address()),
-            Param::Null => Argument::Address(0),
+            Param::Checked(of) if self.checks.get() => self.argument(stage, region, of, counts)?,
+            Param::Checked(_) | Param::Null => Argument::Address(0),
         })
     }
 
@@ -232,7 +235,8 @@ impl Loaded {
     /// Bytes of a value in a step.
     pub fn bytes(&self, stage: &Stage<'_>, id: ValueId, counts: Counts) -> Result<usize, String> {
         let ty = stage.graph.graph.tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
-        Ok(ty.fixed_elements() as usize * counts.of(ty.row_axes().next())? * ty.dtype.bytes())
+        let elements = ty.fixed_elements() * counts.of(ty.row_axes().next())? as u64;
+        Ok(ty.dtype.bytes_for(elements) as usize)
     }
 }
 

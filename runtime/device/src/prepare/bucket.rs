@@ -147,8 +147,8 @@ fn countable(graph: &Prepared, most: RowCounts) -> Result<(), PrepareError> {
     const MOST_BYTES: usize = 1 << 48;
     for (id, value) in graph.graph.ids().zip(&graph.values) {
         let Some(shape) = &value.shape else { continue };
-        let bytes = shape.row.checked_mul(most.of(value.rows)).and_then(|n| n.checked_mul(value.dtype.bytes()));
-        if bytes.is_none_or(|n| n > MOST_BYTES) {
+        let elements = shape.row.checked_mul(most.of(value.rows));
+        if elements.is_none_or(|n| value.dtype.bytes_for(n as u64) > MOST_BYTES as u64) {
             let rows = most.of(value.rows);
             let found = format!("has {rows} rows of {} elements as {}", shape.row, graph.title(id));
             return Err(mismatch(found, format!("are kept to {MOST_BYTES} bytes a value")));
@@ -185,8 +185,8 @@ impl Check<'_> {
         }
         let (dtype, row, rows_of) = value.unwrap_or((buffer.dtype, 0, RowsOf::Nothing));
         let rows = self.most.of(rows_of);
-        let needed = row.checked_mul(rows).and_then(|n| n.checked_mul(dtype.bytes()));
-        if buffer.dtype != dtype || needed.is_none_or(|n| n as u64 > buffer.bytes) {
+        let needed = row.checked_mul(rows).map(|n| dtype.bytes_for(n as u64));
+        if buffer.dtype != dtype || needed.is_none_or(|n| n > buffer.bytes) {
             return Err(mismatch(
                 format!("gives `{title}` {} bytes of {}", buffer.bytes, buffer.dtype),
                 format!("have {rows} rows of {row} elements of {dtype}"),

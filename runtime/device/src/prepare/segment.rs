@@ -328,7 +328,7 @@ fn scratch(
             continue;
         };
         live.retain(|(_, last)| *last >= at);
-        let size = (shape.row * value.dtype.bytes()).next_multiple_of(ALIGN).max(ALIGN);
+        let size = (value.dtype.bytes_for(shape.row as u64) as usize).next_multiple_of(ALIGN).max(ALIGN);
         let mut offset = 0;
         live.sort_by_key(|(range, _)| range.start);
         for (range, _) in &live {

@@ -84,6 +84,11 @@ impl Build {
         self.push(Op::Round(to), &[x], to, self.ty(x).axes)
     }
 
+    pub fn block_round(&mut self, over: &[&str], x: ValueId, g: ValueId) -> ValueId {
+        let over = over.iter().map(|a| (*a).to_owned()).collect();
+        self.push(Op::BlockRound { over }, &[x, g], DType::Nvfp4, self.ty(x).axes)
+    }
+
     pub fn reduce(&mut self, op: ReduceOp, axis: &str, order: Order, x: ValueId) -> ValueId {
         let mut axes = self.ty(x).axes;
         axes.retain(|a| a.name != axis);
@@ -188,6 +193,8 @@ pub fn weight(name: &str, scope: Scope, dtype: DType, axes: &[(&str, u64)]) -> W
         dtype,
         pinned: false,
         when: None,
+        only: None,
+        absent: None,
         disk: Vec::new(),
         quant: false,
         span: None,
@@ -206,6 +213,7 @@ pub fn facts(act: DType) -> Facts {
         schedule: Vec::new(),
         weights: Vec::new(),
         kv: Vec::new(),
+        stored: None,
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

@@ -149,7 +149,7 @@ fn a_pool_beyond_this_machine_is_an_error_with_its_size() {
         let mut asked = model.pages();
         asked[0] = pages;
         let refused = device::CpuExecutor::new(&model.kernels, &model.plan, &model.weights, &asked).map(drop);
-        let bytes = u128::from(layout.page_stride) * pages as u128 * layout.dtype.bytes() as u128;
+        let bytes = u128::from(layout.page_bytes()) * pages as u128;
         let kind = layout.kind.clone();
         assert_eq!(refused, Err(device::PrepareError::PoolMemory { kind, pages, bytes }));
     }
