@@ -4,7 +4,7 @@
 //! The text is that of `nvdisasm -c`. A loop is what stands between a label and a jump back to it; the innermost loops that hold matrix
 //! instructions are looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,21 +83,32 @@ fn has(line: &str, instruction: &str) -> bool {
         .is_some_and(|w| w == instruction || w.strip_prefix(instruction).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Lines of loops: first and last.
+/// Lines of loops: first and last. Where threads of a warp may have parted, what they do then stands apart, behind the rest, and
+/// ends with a jump back to where they meet: that is no loop.
 fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
+    let apart: HashSet<&str> = lines.iter().filter(|l| l.contains("BRA.DIV")).filter_map(|l| target(l)).collect();
     let mut labels = HashMap::new();
     let mut found = Vec::new();
+    let mut is_apart = false;
     for (number, line) in lines.iter().enumerate() {
         if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L_")) {
             labels.insert(label, number);
+            is_apart |= apart.contains(label);
         }
-        let target =
-            line.split_once("BRA").and_then(|(_, rest)| rest.split_once("`(")).and_then(|(_, l)| l.split_once(')'));
-        if let Some(first) = target.and_then(|(label, _)| labels.get(label)) {
-            found.push((*first, number));
+        let Some(label) = target(line) else { continue };
+        match labels.get(label) {
+            Some(first) if !is_apart => found.push((*first, number)),
+            _ => {}
         }
+        is_apart = false;
     }
     found
+}
+
+/// Where a line jumps to, if it does.
+fn target(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("BRA")?;
+    Some(rest.split_once("`(")?.1.split_once(')')?.0)
 }
 
 #[cfg(test)]
@@ -118,6 +129,15 @@ mod tests {
         for costly in ["MEMBAR.ALL.GPU", "ERRBAR", "@P0 STL.128 [R1], R4", "CCTL.IVALL"] {
             assert_eq!(lint(UNIT, &code(costly, "NOP")).len(), 1, "{costly}");
         }
+    }
+
+    #[test]
+    fn the_way_back_of_threads_that_parted_is_no_loop() {
+        let inside = " /*0008*/ BRA.DIV UR4, `(.L_x_9) ;\n.L_x_1:\n /*0010*/ HGMMA.64x16x16 R24 ;\n /*0020*/ EXIT ;";
+        let apart = ".L_x_9:\n /*0030*/ MEMBAR.SC.GPU ;\n /*0040*/ BRA `(.L_x_1) ;\n";
+        assert_eq!(lint(UNIT, &format!("{inside}\n{apart}")), Vec::<String>::new());
+        let looping = apart.replace(".L_x_9:", ".L_x_8:");
+        assert_eq!(lint(UNIT, &format!("{inside}\n{looping}")).len(), 1);
     }
 
     #[test]
