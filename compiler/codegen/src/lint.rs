@@ -4,7 +4,7 @@
 //! The text is that of `nvdisasm -c`. A loop is what stands between a label and a jump back to it; the innermost loops that hold matrix
 //! instructions are looked at.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,32 +83,27 @@ fn has(line: &str, instruction: &str) -> bool {
         .is_some_and(|w| w == instruction || w.strip_prefix(instruction).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Lines of loops: first and last. Where threads of a warp may have parted, what they do then stands apart, behind the rest, and
-/// ends with a jump back to where they meet: that is no loop.
+/// Lines of loops: first and last. A loop's end is tested where it jumps back; what jumps back always stands apart, behind the
+/// rest, and returns to where threads that wait or that parted go on: that is no loop.
 fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
-    let apart: HashSet<&str> = lines.iter().filter(|l| l.contains("BRA.DIV")).filter_map(|l| target(l)).collect();
     let mut labels = HashMap::new();
     let mut found = Vec::new();
-    let mut is_apart = false;
     for (number, line) in lines.iter().enumerate() {
         if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L_")) {
             labels.insert(label, number);
-            is_apart |= apart.contains(label);
         }
-        let Some(label) = target(line) else { continue };
-        match labels.get(label) {
-            Some(first) if !is_apart => found.push((*first, number)),
-            _ => {}
+        if let Some(first) = tested_target(line).and_then(|label| labels.get(label)) {
+            found.push((*first, number));
         }
-        is_apart = false;
     }
     found
 }
 
-/// Where a line jumps to, if it does.
-fn target(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("BRA")?;
-    Some(rest.split_once("`(")?.1.split_once(')')?.0)
+/// Where a line jumps to if a condition holds.
+fn tested_target(line: &str) -> Option<&str> {
+    let (before, rest) = line.split_once("BRA")?;
+    let is_tested = before.contains('@') || rest.starts_with(" P") || rest.starts_with(" !P") || rest.starts_with(" U");
+    Some(rest.split_once("`(")?.1.split_once(')')?.0).filter(|_| is_tested)
 }
 
 #[cfg(test)]
@@ -132,11 +127,11 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_of_threads_that_parted_is_no_loop() {
-        let inside = " /*0008*/ BRA.DIV UR4, `(.L_x_9) ;\n.L_x_1:\n /*0010*/ HGMMA.64x16x16 R24 ;\n /*0020*/ EXIT ;";
+    fn the_way_back_of_threads_that_waited_is_no_loop() {
+        let inside = " /*0008*/ @!P0 BRA `(.L_x_9) ;\n.L_x_1:\n /*0010*/ HGMMA.64x16x16 R24 ;\n /*0020*/ EXIT ;";
         let apart = ".L_x_9:\n /*0030*/ MEMBAR.SC.GPU ;\n /*0040*/ BRA `(.L_x_1) ;\n";
         assert_eq!(lint(UNIT, &format!("{inside}\n{apart}")), Vec::<String>::new());
-        let looping = apart.replace(".L_x_9:", ".L_x_8:");
+        let looping = apart.replace("BRA", "@P1 BRA");
         assert_eq!(lint(UNIT, &format!("{inside}\n{looping}")).len(), 1);
     }
 
