@@ -1,24 +1,13 @@
 //! Grammars that nothing satisfies, in whole or in a part, are refused when they are compiled; and text that merely spells a
 //! control token is forced as text.
 
+mod compiled;
 mod seen;
 
+use compiled::{COMPILER, TOKENIZER};
 use seen::template;
 use serde_json::{Value, json};
-use std::path::PathBuf;
-use std::sync::LazyLock;
 use text::grammar::*;
-use text::{Tokenizer, stop_tokens};
-
-static FOLDER: LazyLock<PathBuf> =
-    LazyLock::new(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano"));
-static TOKENIZER: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::load(&FOLDER.join("tokenizer.json")).expect("tokenizer"));
-static COMPILER: LazyLock<Compiler> = LazyLock::new(|| {
-    let tokenizer = Tokenizer::load(&FOLDER.join("tokenizer.json")).expect("tokenizer");
-    let limits = Limits { time: std::time::Duration::from_secs(600), ..Limits::default() };
-    Compiler::new(tokenizer.into(), &stop_tokens(&FOLDER, &[]).expect("stop tokens"), limits).expect("compiler")
-});
 
 fn schema(schema: Value) -> GrammarSpec {
     GrammarSpec::JsonSchema { schema, strict: false }

@@ -110,7 +110,9 @@ async fn a_grammar_that_was_slow_once_may_be_asked_for_again() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(response.headers()["retry-after"], "10");
     let said = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&said).unwrap()["error"]["code"], "grammar_too_slow");
+    let error = serde_json::from_slice::<Value>(&said).unwrap()["error"].clone();
+    assert_eq!((&error["code"], &error["param"]), (&json!("grammar_too_slow"), &json!("regex")));
+    assert!(error["message"].as_str().unwrap().contains("`regex`"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod forms;
 mod generate;
 mod grammars;
 mod held;
+mod holding;
 mod hostile;
 mod life;
 mod limits;

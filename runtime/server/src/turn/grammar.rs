@@ -5,6 +5,7 @@ use super::prompt::Prompt;
 use super::request::{FieldNames, Format, ToolChoice, TurnRequest};
 use crate::app::App;
 use crate::error::ApiError;
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -196,16 +197,17 @@ fn ends_by_itself(request: &TurnRequest, answer: Option<&GrammarSpec>) -> Result
 
 /// A grammar that cannot be compiled, in the request's words.
 fn refused(error: &GrammarError, whole: &str, names: FieldNames) -> ApiError {
-    let message = error.to_string();
+    let (param, shown) = named(error.place(), whole, names);
+    let message = error.clone().at(&shown).to_string();
     match error {
         GrammarError::Busy { .. } => ApiError::unavailable("grammars_busy", message),
         // What was slow once may have met a busy machine.
         GrammarError::Slow { times: 1, .. } => {
             let error = ApiError::unavailable("grammar_too_slow", message);
-            ApiError { retry_after_seconds: Some(AGAIN_SECONDS), ..error }
+            ApiError { retry_after_seconds: Some(AGAIN_SECONDS), param: Some(param), ..error }
         }
         GrammarError::Tokenizer { .. } => unable(error, names),
-        _ => ApiError::field(param(error.place(), whole, names), "invalid_grammar", message),
+        _ => ApiError::field(param, "invalid_grammar", message),
     }
 }
 
@@ -221,17 +223,26 @@ fn whole_param(spec: &GrammarSpec, names: FieldNames) -> String {
     }
 }
 
-/// `tools.0.parameters.a` is `tools[0].function.parameters.a` where clients put tools that way; what is no place of the request's
-/// belongs to the `whole`.
-fn param(place: Option<&str>, whole: &str, names: FieldNames) -> String {
+/// The field that a place belongs to, and the place in the request's words: `tools.0.parameters.a` is
+/// `tools[0].function.parameters.a` where clients put tools that way, and `schema.properties.a` the field of the answer's format
+/// with the path in it. What is no place of the request's belongs to the `whole`.
+fn named(place: Option<&str>, whole: &str, names: FieldNames) -> (String, String) {
+    let both = |text: String| (text.clone(), text);
     match place {
-        Some("messages") => return names.prompt.to_owned(),
-        Some(place) if place.starts_with("tool_choice") => return place.to_owned(),
-        None | Some("grammar" | "tools") => return whole.to_owned(),
+        Some("messages") => return both(names.prompt.to_owned()),
+        Some(place) if place.starts_with("tool_choice") => return both(place.to_owned()),
+        None | Some("grammar" | "tools") => return both(whole.to_owned()),
         Some(_) => {}
     }
-    let rest = place.and_then(|place| place.strip_prefix("tools."));
-    let Some(rest) = rest else { return names.format_param() };
+    let place = place.unwrap_or_default();
+    let Some(rest) = place.strip_prefix("tools.") else {
+        let (kind, path) = place.split_once('.').map_or((place, ""), |(kind, _)| place.split_at(kind.len()));
+        let field = names.format_param();
+        return match kind {
+            "response_template" | "answer" => (field, place.to_owned()),
+            _ => (field.clone(), field + path),
+        };
+    };
     let (index, path) = rest.split_once('.').unwrap_or((rest, ""));
     let path = match (path.strip_prefix("parameters"), path.starts_with("held.")) {
         (Some(rest), _) => format!("{}{rest}", names.parameters),
@@ -240,5 +251,25 @@ fn param(place: Option<&str>, whole: &str, names: FieldNames) -> String {
         (None, false) => path.to_owned(),
     };
     let dot = if path.is_empty() { "" } else { "." };
-    format!("tools[{index}]{}{dot}{path}", names.function)
+    both(format!("tools[{index}]{}{dot}{path}", names.function))
+}
+
+/// Refuses tools whose arguments could be no object, which all protocols' clients expect.
+pub(super) fn take_objects(request: &TurnRequest) -> Result<(), ApiError> {
+    for (i, tool) in request.tools.iter().enumerate() {
+        let kind = match &tool.parameters {
+            Value::Null | Value::Bool(true) => continue,
+            Value::Object(map) => match map.get("type") {
+                None => continue,
+                Some(Value::String(kind)) if kind == "object" => continue,
+                Some(Value::Array(kinds)) if kinds.iter().any(|kind| kind == "object") => continue,
+                Some(kind) => format!("have the type {kind}"),
+            },
+            other => format!("are {other}"),
+        };
+        let param = format!("tools[{i}]{}.{}", request.names.function, request.names.parameters);
+        let message = format!("`{param}` {kind}; write a schema of the type \"object\"");
+        return Err(ApiError::field(param, "invalid_value", message));
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::answers::{Answers, Collected, Plan, Usage};
 use super::following::{Following, Least};
-use super::grammar::{ByGrammar, HeldBy, held_by};
+use super::grammar::{ByGrammar, HeldBy, held_by, take_objects};
 use super::prompt::{Prompt, prompt};
 use super::reader::Reading;
 use super::request::{ToolChoice, TurnRequest};
@@ -24,6 +24,7 @@ impl Turn {
     /// Renders, compiles and queues: everything that can be wrong with a request is found here, before a response begins.
     pub async fn start(app: &Arc<App>, request: TurnRequest) -> Result<Turn, ApiError> {
         app.admits(request.params.rid.as_deref())?;
+        take_objects(&request)?;
         let request = Arc::new(request);
         let given = Arc::new(Turn::prompt(app, &request).await?);
         app.fits(given.ids.len(), request.names.prompt)?;

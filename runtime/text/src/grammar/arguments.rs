@@ -4,15 +4,16 @@
 //! one form behind a value that was closed, and one behind a value that the next element's opener ended.
 
 use super::pieces::{Part, Parts, parts, plain, spelt, written};
+use super::prepared::Problem;
 use super::region::{Text, ended_text, joined};
 use super::schema::{Form, Reader};
 use super::spec::ToolSpec;
 use super::writer::{Piece, Writer, quoted, slashed};
 use super::{GrammarSpec, lower};
-use crate::response::{Pattern, TagFormat};
+use crate::response::{Pattern, TagFormat, types_of, variants};
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_syntax::hir::{Capture, Hir, HirKind, Look};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::HashSet;
 
 /// Most ways in which a value may end.
@@ -87,98 +88,100 @@ impl Elements {
 
     /// A rule for the arguments of any tool, whatever its schema.
     pub fn free(&self, writer: &mut Writer) -> Option<String> {
-        let own = Order { params: Vec::new(), extra: Some(vec![Form::Text(Text::any())]), declared: Vec::new() };
+        let extra = Some(vec![Form::Text(Text::any())]);
+        let own = Order { params: Vec::new(), extra, strict: false, declared: Vec::new() };
         self.order(writer, &own)
     }
 
-    /// A rule for a tool's arguments; the problem and its place if the schema cannot be held.
-    pub fn of_tool(&self, writer: &mut Writer, tool: &ToolSpec) -> Result<String, (String, String)> {
-        let schema = &tool.parameters;
-        let here = |problem: &str| (String::new(), problem.to_owned());
-        let map = match schema {
-            Value::Object(map) => Some(map),
-            Value::Null | Value::Bool(true) => None,
-            _ => return Err(here("is not a schema of an object")),
-        };
-        let get = |key: &str| map.and_then(|map| map.get(key));
-        if get("type")
-            .is_some_and(|t| t != "object" && !t.as_array().is_some_and(|all| all.iter().any(|t| t == "object")))
-        {
-            return Err(here("does not describe an object"));
-        }
-        let held_elsewhere = ["$ref", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "patternProperties"];
-        if let Some(key) = held_elsewhere.iter().find(|key| get(key).is_some()) {
-            return Err(here(&format!("has `{key}` beside its properties, which cannot be held")));
-        }
-        let counted = ["minProperties", "maxProperties", "propertyNames", "dependentRequired", "dependentSchemas"];
-        if let Some(key) = counted.iter().find(|key| tool.strict && get(key).is_some()) {
-            return Err(here(&format!("has `{key}`, which cannot be held")));
-        }
+    /// A rule for a tool's arguments of a prepared schema; the problem if that cannot be held.
+    pub fn of_tool(&self, writer: &mut Writer, tool: &ToolSpec, schema: &Value) -> Result<String, Problem> {
+        let here = |problem: String| problem_at("", problem);
         let carries = |text: &str| self.carried.as_ref().is_none_or(|c| c.carries(text));
         let reader = Reader { root: schema, strict: tool.strict, carries: &carries };
-        let order = self.parameters(&reader, tool, map)?;
+        let variants = variants(schema).map_err(here)?;
+        let names = |map: &Map<String, Value>| -> Vec<String> {
+            map.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
+        };
+        let mut declared: Vec<String> = variants.iter().flat_map(names).collect();
+        declared.sort();
+        declared.dedup();
+        if variants.len() > 1 {
+            same_types(schema, &variants, &declared)?;
+        }
+        let mut ways = Vec::new();
+        for map in &variants {
+            check_object(tool, map)?;
+            let order = Order { declared: declared.clone(), ..self.parameters(&reader, tool, map)? };
+            ways.push(self.in_orders(writer, order)?);
+        }
+        match ways.as_slice() {
+            [one] => Ok(one.clone()),
+            many => Ok(writer.rule(&many.join(" | "))),
+        }
+    }
+
+    /// A rule for parameters in declared or in alphabetical order.
+    fn in_orders(&self, writer: &mut Writer, order: Order) -> Result<String, Problem> {
         let mut sorted = order.params.clone();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
-        let declared =
-            self.order(writer, &order).ok_or_else(|| here("has parameters that the template cannot write"))?;
+        let unwritten = || problem_at("", "has parameters that the template cannot write".to_owned());
+        let declared = self.order(writer, &order).ok_or_else(unwritten)?;
         if sorted.iter().map(|p| &p.name).eq(order.params.iter().map(|p| &p.name)) {
             return Ok(declared);
         }
-        let sorted = self.order(writer, &Order { params: sorted, ..order }).ok_or_else(|| here("cannot be written"))?;
+        let sorted = self.order(writer, &Order { params: sorted, ..order }).ok_or_else(unwritten)?;
         Ok(writer.rule(&format!("{declared} | {sorted}")))
     }
 
-    fn parameters(
-        &self,
-        reader: &Reader,
-        tool: &ToolSpec,
-        map: Option<&serde_json::Map<String, Value>>,
-    ) -> Result<Order, (String, String)> {
-        let get = |key: &str| map.and_then(|map| map.get(key));
-        let none = serde_json::Map::new();
+    fn parameters(&self, reader: &Reader, tool: &ToolSpec, map: &Map<String, Value>) -> Result<Order, Problem> {
+        let get = |key: &str| map.get(key);
+        let none = Map::new();
         let properties = match get("properties") {
             Some(Value::Object(properties)) => properties,
-            Some(_) => return Err(("properties".to_owned(), "is not an object".to_owned())),
+            Some(_) => return Err(problem_at("properties", "is not an object".to_owned())),
             None => &none,
         };
         let listed: Vec<&str> =
             get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
         let required: HashSet<&str> = listed.iter().copied().collect();
+        let others = match get("additionalProperties") {
+            Some(schema) => schema.clone(),
+            None => Value::Bool(true),
+        };
         let mut params = Vec::new();
         let mut seen = HashSet::new();
         let undeclared = listed.iter().filter(|name| !properties.contains_key(**name) && seen.insert(**name));
-        let any = Value::Bool(true);
         let names = properties.iter().map(|(name, schema)| (name.as_str(), schema));
-        for (name, schema) in names.chain(undeclared.map(|name| (*name, &any))) {
+        for (name, schema) in names.chain(undeclared.map(|name| (*name, &others))) {
             let required = required.contains(name);
             let place = format!("properties.{name}");
             if !self.can_be_key(name) {
                 match required {
-                    true => return Err((place, "has a name that the template cannot write".to_owned())),
+                    true => return Err(problem_at(&place, "has a name that the template cannot write".to_owned())),
                     false => continue,
                 }
             }
             let held = tool.held.iter().find(|(held, _)| held == name).map(|(_, spec)| spec.clone());
             let forms = match held {
                 Some(spec) => vec![ParamForm::Held(spec)],
+                // What nothing satisfies can be left out.
+                None if !required && *schema == Value::Bool(false) => continue,
                 None if self.json_values => vec![ParamForm::Form(Form::Json(reader.alone(schema)))],
                 None => match reader.forms(schema) {
                     Ok(forms) => forms.into_iter().map(ParamForm::Form).collect(),
-                    // What nothing satisfies can be left out.
-                    Err(_) if !required && *schema == Value::Bool(false) => continue,
-                    Err(problem) => return Err((place, problem)),
+                    Err(problem) => return Err(problem_at(&place, problem)),
                 },
             };
             params.push(Param { name: name.to_owned(), required, strict: tool.strict, forms });
         }
         let extra = match get("additionalProperties") {
             Some(Value::Bool(false)) => None,
-            Some(schema) => Some(self.extra(reader, schema).map_err(|p| ("additionalProperties".to_owned(), p))?),
-            None if get("properties").is_none() => Some(self.extra(reader, &any).unwrap_or_default()),
+            Some(schema) => Some(self.extra(reader, schema).map_err(|p| problem_at("additionalProperties", p))?),
+            None if get("properties").is_none() => Some(self.extra(reader, &others).unwrap_or_default()),
             None => None,
         };
-        let declared = properties.keys().cloned().collect();
-        Ok(Order { params, extra: extra.filter(|forms| !forms.is_empty()), declared })
+        let extra = extra.filter(|forms| !forms.is_empty());
+        Ok(Order { params, extra, strict: tool.strict, declared: Vec::new() })
     }
 
     fn extra(&self, reader: &Reader, schema: &Value) -> Result<Vec<Form>, String> {
@@ -244,7 +247,7 @@ impl Elements {
             _ => format!("{} {}", writer.terminal(&key), written(writer, &self.before_value)),
         };
         let forms = forms.iter().cloned().map(ParamForm::Form).collect();
-        let param = Param { name: String::new(), required: false, strict: false, forms };
+        let param = Param { name: String::new(), required: false, strict: order.strict, forms };
         let value = self.value(writer, &param, &closed, Some(&opened))?;
         let begin = self.begin(writer);
         writer.fill(&closed, &format!("{begin} {opened} | \"\""));
@@ -286,7 +289,45 @@ struct Order {
     params: Vec<Param>,
     /// Values of undeclared ones, if there may be any.
     extra: Option<Vec<Form>>,
+    /// Whether those follow a schema strictly.
+    strict: bool,
+    /// Names that they do not have.
     declared: Vec<String>,
+}
+
+/// Whether parameters of these members can be held.
+fn check_object(tool: &ToolSpec, map: &Map<String, Value>) -> Result<(), Problem> {
+    let here = |problem: String| Err(problem_at("", problem));
+    let is_object = |kind: &Value| kind == "object" || kind.as_array().is_some_and(|all| all.iter().any(|t| t == "object"));
+    if map.get("type").is_some_and(|kind| !is_object(kind)) {
+        return here("does not describe an object".to_owned());
+    }
+    let held_elsewhere = ["const", "enum", "not", "if", "then", "else", "patternProperties"];
+    if let Some(key) = held_elsewhere.iter().find(|key| map.contains_key(**key)) {
+        return here(format!("has `{key}` beside its properties, which cannot be held"));
+    }
+    let counted = ["minProperties", "maxProperties", "propertyNames", "dependentRequired", "dependentSchemas"];
+    match counted.iter().find(|key| tool.strict && map.contains_key(**key)) {
+        Some(key) => here(format!("has `{key}`, which cannot be held")),
+        None => Ok(()),
+    }
+}
+
+/// Text is read by a parameter's name: what it may be must not depend on which alternative is meant.
+fn same_types(root: &Value, variants: &[Map<String, Value>], names: &[String]) -> Result<(), Problem> {
+    for name in names {
+        let of = variants.iter().filter_map(|map| map.get("properties")?.get(name)).filter(|of| **of != Value::Bool(false));
+        let mut types = of.map(|schema| types_of(root, schema));
+        let first = types.next();
+        if first.is_some_and(|first| types.any(|other| !first.same(&other))) {
+            return Err(problem_at("", format!("has alternatives in which `{name}` is of different types, which cannot be held")));
+        }
+    }
+    Ok(())
+}
+
+fn problem_at(inside: &str, problem: String) -> Problem {
+    Problem { inside: inside.to_owned(), problem, is_value: false }
 }
 
 #[derive(Clone)]

@@ -88,10 +88,19 @@ pub struct Grammar {
     cost: Cost,
     stop: Vec<u32>,
     controls: Arc<[u32]>,
-    vocab: usize,
+    vocabulary: Arc<Vocabulary>,
+    /// Texts that close the answer's region, with the tokens that end with all of them.
+    closers: Arc<[Closing]>,
     /// A matcher of it failed: it is compiled anew for the next request.
     /// It shares it with what was derived from it, as they share their lexer.
     spoilt: Arc<AtomicBool>,
+}
+
+/// A text that closes the answer's region.
+pub(crate) struct Closing {
+    pub text: Vec<u8>,
+    /// Tokens that end with all of it.
+    pub ending: Vec<u32>,
 }
 
 /// What tells how much memory a grammar takes; it grows while answers follow it.
@@ -345,7 +354,8 @@ impl Inner {
             cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
             controls: Arc::clone(&self.controls),
-            vocab: self.vocabulary.len(),
+            vocabulary: Arc::clone(&self.vocabulary),
+            closers: Arc::from([]),
             spoilt: Arc::default(),
         });
         if for_what == Use::Answers {
@@ -388,9 +398,34 @@ impl Grammar {
                 "let it begin as the grammar does, or leave the grammar out",
             ));
         }
-        let (stop, vocab, cost, spoilt) = (self.stop.clone(), self.vocab, self.cost.clone(), Arc::clone(&self.spoilt));
-        let controls = Arc::clone(&self.controls);
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, controls, vocab, spoilt }))
+        Ok(Arc::new(self.derived(prototype, Arc::clone(&self.closers))))
+    }
+
+    /// The same, told by what texts its answer is closed.
+    pub(crate) fn closed_by(self: Arc<Self>, closers: Vec<String>) -> Arc<Grammar> {
+        let prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let closing = |text: String| Closing { ending: self.vocabulary.ending_with(text.as_bytes()), text: text.into_bytes() };
+        Arc::new(self.derived(prototype, closers.into_iter().map(closing).collect()))
+    }
+
+    fn derived(&self, prototype: llguidance::Matcher, closers: Arc<[Closing]>) -> Grammar {
+        Grammar {
+            prototype: Mutex::new(prototype),
+            cost: self.cost.clone(),
+            stop: self.stop.clone(),
+            controls: Arc::clone(&self.controls),
+            vocabulary: Arc::clone(&self.vocabulary),
+            closers,
+            spoilt: Arc::clone(&self.spoilt),
+        }
+    }
+
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    pub(crate) fn closers(&self) -> &[Closing] {
+        &self.closers
     }
 
     /// Tokens that end an answer.
@@ -404,7 +439,7 @@ impl Grammar {
 
     /// How many tokens the tokenizer has.
     pub fn vocab(&self) -> usize {
-        self.vocab
+        self.vocabulary.len()
     }
 
     pub(crate) fn is_spoilt(&self) -> bool {
@@ -416,8 +451,14 @@ impl Grammar {
     }
 }
 
+/// The first line of a text; of one that only announces the reason, with the reason behind it.
 pub(crate) fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or("").trim().to_owned()
+    let first = text.lines().next().unwrap_or("").trim();
+    let reason = text.lines().filter_map(|line| line.trim().strip_prefix("error: ")).next();
+    match reason.filter(|_| first.ends_with(':')) {
+        Some(reason) => format!("{first} {reason}"),
+        None => first.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -287,9 +287,14 @@ impl Reader<'_> {
     /// Length of `{n}`, `{n,}` or `{n,m}`, and what it says.
     fn counted(&self) -> Result<(usize, u32, Option<u32>), GrammarError> {
         let wrong = |reader: &Self| reader.wrong("a repetition is not `{n}`, `{n,}` or `{n,m}`", "write one of these");
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let end = self.rest().find('}').ok_or_else(|| wrong(self))?;
         let inner: String = self.rest().get(1..end).unwrap_or("").chars().filter(|c| !c.is_whitespace()).collect();
-        let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n <= REPEATS);
+        let many = inner.split(',').find(|text| is_number(text) && text.parse().map_or(true, |n: u32| n > REPEATS));
+        if let Some(many) = many {
+            return Err(self.wrong(&format!("a part is repeated {many} times, at most {REPEATS} are counted"), "repeat it less often, or leave the end open"));
+        }
+        let number = |text: &str| text.parse::<u32>().ok().filter(|_| is_number(text));
         let (least, most) = match inner.split_once(',') {
             None => (number(&inner), Some(number(&inner))),
             Some((least, "")) => (number(least), None),
@@ -299,7 +304,7 @@ impl Reader<'_> {
         let (Some(least), false) = (least, most == Some(None)) else { return Err(wrong(self)) };
         let most = most.flatten();
         if most.is_some_and(|most| most < least) {
-            return Err(wrong(self));
+            return Err(self.wrong(&format!("a repetition is `{{{inner}}}`, with more at least than at most"), "write the lower number first"));
         }
         Ok((end + 1, least, most))
     }

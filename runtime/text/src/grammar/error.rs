@@ -114,7 +114,7 @@ impl GrammarError {
     }
 
     /// The same error of another place, where it has one.
-    pub(crate) fn at(mut self, other: &str) -> Self {
+    pub fn at(mut self, other: &str) -> Self {
         if let GrammarError::Bad { place, .. }
         | GrammarError::TooLarge { place, .. }
         | GrammarError::Slow { place, .. } = &mut self

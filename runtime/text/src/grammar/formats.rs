@@ -1,6 +1,6 @@
 //! The formats of strings that a schema can name, as expressions over the raw text.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// An octet of an IPv4 address.
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
@@ -24,8 +24,14 @@ pub(crate) fn format(name: &str) -> Option<String> {
         "ipv6" => ipv6(),
         "uuid" => "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}".to_owned(),
         "uri" => uri(),
+        "duration" => duration(),
         _ => return None,
     })
+}
+
+/// Whether a format is held; all others only annotate.
+pub(crate) fn is_format(name: &str) -> bool {
+    format(name).is_some()
 }
 
 /// A schema whose dates and times are expressions: llguidance's own take the 29th of February of every year.
@@ -35,9 +41,19 @@ pub(crate) fn with_dates(schema: &mut Value) {
         Value::Object(map) => {
             let name = map.get("format").and_then(Value::as_str);
             let regex = name.filter(|name| ["date", "date-time", "time"].contains(name)).and_then(format);
-            if let (Some(regex), false) = (regex, map.contains_key("pattern")) {
+            if let Some(regex) = regex {
                 map.remove("format");
-                map.insert("pattern".to_owned(), Value::from(format!("^(?:{regex})$")));
+                let pattern = Value::from(format!("^(?:{regex})$"));
+                match map.contains_key("pattern") {
+                    false => drop(map.insert("pattern".to_owned(), pattern)),
+                    true => {
+                        let both = json!({"pattern": pattern});
+                        match map.get_mut("allOf").and_then(Value::as_array_mut) {
+                            Some(members) => members.push(both),
+                            None => drop(map.insert("allOf".to_owned(), json!([both]))),
+                        }
+                    }
+                }
             }
             let values = ["const", "enum", "default", "example", "examples"];
             let members = map.iter_mut().filter(|(key, _)| !values.contains(&key.as_str()));
@@ -61,6 +77,14 @@ fn date() -> String {
 fn time() -> String {
     let minutes = "(?:[01][0-9]|2[0-3]):[0-5][0-9]";
     format!(r"{minutes}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:[Zz]|[+-]{minutes})")
+}
+
+/// A duration, as RFC 3339 writes it.
+fn duration() -> String {
+    let n = "[0-9]{1,19}";
+    let time = format!("T(?:{n}H(?:{n}M(?:{n}S)?)?|{n}M(?:{n}S)?|{n}S)");
+    let date = format!("(?:{n}Y(?:{n}M(?:{n}D)?)?|{n}M(?:{n}D)?|{n}D)");
+    format!("P(?:{date}(?:{time})?|{time}|{n}W)")
 }
 
 fn ipv4() -> String {
@@ -115,6 +139,7 @@ mod tests {
                 vec!["123e4567-e89b-12d3-a456-426614174000"],
                 vec!["123e4567e89b12d3a456426614174000", "x23e4567-e89b-12d3-a456-426614174000"],
             ),
+            ("duration", vec!["P1Y2M3DT4H5M6S", "PT5M", "P2W"], vec!["P", "PT", "P1S", "1D", "P1Y2D"]),
             (
                 "uri",
                 vec!["https://a.b/c?d=e#f", "urn:x:y", "http://[::1]:80/", "mailto:a@b"],

@@ -1,7 +1,8 @@
 //! What is refused before it is compiled: expressions and schemas whose compiling would cost far more than their length says.
 
 use super::GrammarError;
-use super::tokens::Vocabulary;
+use super::prepared::reason;
+use super::writer::Writer;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
 
@@ -32,6 +33,22 @@ pub(crate) fn rules(place: &str, count: usize) -> Result<(), GrammarError> {
             what: "the grammar's rules are".to_owned(),
             found: count.to_string(),
             limit: RULES.to_string(),
+        }),
+    }
+}
+
+/// Most texts of a choice.
+const CHOICES: usize = 4_000;
+
+/// Whether a choice has few enough texts.
+pub(crate) fn choice(place: &str, count: usize) -> Result<(), GrammarError> {
+    match count {
+        0..=CHOICES => Ok(()),
+        _ => Err(GrammarError::TooLarge {
+            place: place.to_owned(),
+            what: "the texts to choose from are".to_owned(),
+            found: count.to_string(),
+            limit: CHOICES.to_string(),
         }),
     }
 }
@@ -98,20 +115,31 @@ fn has_id(ids: &str, of: &[u32]) -> bool {
     of.iter().any(|id| is_listed(*id) != is_but)
 }
 
-/// Refuses a Lark text that names a token that ends the answer: nothing can come behind one, and a grammar ends by itself.
-pub(crate) fn ending_tokens(place: &str, text: &str, vocabulary: &Vocabulary) -> Result<(), GrammarError> {
-    let stop = vocabulary.stop();
-    let ends = |name: &&str| match name.strip_prefix("<[").and_then(|ids| ids.strip_suffix("]>")) {
-        Some(ids) => has_id(ids, &stop),
-        None => vocabulary.first_control(name).is_some_and(|(_, len, id)| len == name.len() && stop.contains(&id)),
+/// Refuses a Lark text that names a token that it may not: one that ends the answer, for nothing can come behind it, and a grammar
+/// ends by itself; in a turn any control token, for those tell where its regions and calls begin and end.
+pub(crate) fn tokens(place: &str, text: &str, writer: &Writer) -> Result<(), GrammarError> {
+    let vocabulary = writer.vocabulary();
+    let (stop, controls) = (vocabulary.stop(), vocabulary.controls());
+    let is_named = |name: &str, of: &[u32]| match name.strip_prefix("<[").and_then(|ids| ids.strip_suffix("]>")) {
+        Some(ids) => has_id(ids, of),
+        None => vocabulary.first_control(name).is_some_and(|(_, len, id)| len == name.len() && of.contains(&id)),
     };
-    match named_tokens(text).into_iter().find(ends) {
-        Some(name) => {
-            let problem = format!("names the token {name}, which ends the answer");
-            Err(GrammarError::bad(place, problem, "leave it out, or put it in quotes if its text is meant"))
+    for name in named_tokens(text) {
+        if is_named(name, &stop) {
+            return Err(token(place, name, true));
         }
-        None => Ok(()),
+        if writer.in_turn && is_named(name, &controls) {
+            return Err(token(place, name, false));
+        }
     }
+    Ok(())
+}
+
+/// A token that must not be named there.
+pub(crate) fn token(place: &str, name: &str, ends: bool) -> GrammarError {
+    let why = if ends { "which ends the answer" } else { "by which the parts of a turn are told" };
+    let problem = format!("names the token {name}, {why}");
+    GrammarError::bad(place, problem, "leave it out, or put it in quotes of a `lark` or `ebnf` grammar if its text is meant")
 }
 
 /// How many bytes the expression's automaton takes, of at most `most_bytes`.
@@ -124,9 +152,7 @@ fn automaton(place: &str, regex: &str, most_bytes: usize) -> Result<usize, Gramm
         return too_large("the expression has bytes:", regex.len().to_string(), EXPRESSION_BYTES);
     }
     let hir = regex_syntax::parse(regex).map_err(|error| {
-        let problem =
-            error.to_string().lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned();
-        GrammarError::bad(place, problem, "use the syntax without look-around and references back")
+        GrammarError::bad(place, reason(&error), "use the syntax without look-around and references back")
     })?;
     let config = Config::new().nfa_size_limit(Some(most_bytes));
     match NFA::compiler().configure(config).build_from_hir(&hir) {

@@ -3,7 +3,7 @@
 use super::compiler::{Grammar, first_line};
 use super::region::Text;
 use super::tokens::Vocabulary;
-use super::turn::turn;
+use super::turn::{text_closers, turn};
 use super::writer::{Budget, Writer, quoted, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
 use super::{ebnf, guard, structural};
@@ -36,10 +36,35 @@ pub(crate) fn compiled(
     budget: Budget,
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
-    if let GrammarSpec::Turn(spec) = spec {
-        return compiled_turn(vocabulary, spec, budget, compile);
+    match spec {
+        GrammarSpec::Turn(spec) => compiled_turn(vocabulary, spec, budget, compile),
+        spec => compiled_alone(vocabulary, spec, budget, false, Use::Answers, compile),
     }
-    compile(text(vocabulary, spec, budget)?, Use::Answers).map_err(|error| refused(place(spec), &error))
+}
+
+/// Compiles what is no turn, by itself; `in_turn` tells whether it is to stand in one.
+fn compiled_alone(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &GrammarSpec,
+    budget: Budget,
+    in_turn: bool,
+    for_what: Use,
+    compile: Compile,
+) -> Result<Arc<Grammar>, GrammarError> {
+    let mut writer = Writer::new(Arc::clone(vocabulary), budget);
+    writer.in_turn = in_turn;
+    let start = lowered(&mut writer, spec)?;
+    compile(writer.finish(&start)?, for_what).map_err(|error| {
+        // The library tells places in the text that it was given: the request's own, then.
+        let own = match spec {
+            GrammarSpec::Lark(text) => compile(text.clone(), Use::Trial).err(),
+            _ => None,
+        };
+        match own {
+            Some(own) => bad_lark(&own),
+            None => refused(place(spec), &error),
+        }
+    })
 }
 
 /// The text that is compiled for a request's wish, or that is tried first.
@@ -54,9 +79,28 @@ pub(crate) fn text(vocabulary: &Arc<Vocabulary>, spec: &GrammarSpec, budget: Bud
 
 fn refused(place: &str, error: &str) -> GrammarError {
     let problem = first_line(error);
-    // Where a schema stands in the text that was made of it is nobody's business.
+    // Where it stands in the text that was made of it is nobody's business.
     let own = problem.split_once("failed to compile JSON schema: ").map_or(problem.as_str(), |(_, own)| own);
-    GrammarError::bad(place, own, "correct or simplify it")
+    GrammarError::bad(place, located(own).1, "correct or simplify it")
+}
+
+/// The problem of a Lark text, with the line and column in it.
+fn bad_lark(error: &str) -> GrammarError {
+    let (at, problem) = located(&first_line(error));
+    let at = at.map_or(String::new(), |(line, column)| format!("line {line}, column {column}: "));
+    GrammarError::bad("lark", format!("{at}{problem}"), "correct or simplify it")
+}
+
+/// The library puts `line(column): ` before a problem, sometimes more than once, the innermost last.
+fn located(error: &str) -> (Option<(usize, usize)>, String) {
+    let (mut place, mut rest) = (None, error);
+    while let Some((before, behind)) = rest.trim_start_matches("at ").split_once("): ")
+        && let Some((line, column)) = before.split_once('(')
+        && let (Ok(line), Ok(column)) = (line.parse(), column.parse())
+    {
+        (place, rest) = (Some((line, column)), behind);
+    }
+    (place, rest.to_owned())
 }
 
 /// What a field of that kind is called.
@@ -77,8 +121,7 @@ pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
 pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
         GrammarSpec::JsonSchema { schema, strict } => {
-            writer.left.schema("schema", schema)?;
-            writer.json(schema, *strict)
+            writer.schema("schema", schema, *strict)?
         }
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
         GrammarSpec::Regex(regex) => {
@@ -87,13 +130,14 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
         }
         GrammarSpec::Lark(text) => {
             guard::lark("lark", text)?;
-            guard::ending_tokens("lark", text, writer.vocabulary())?;
+            guard::tokens("lark", text, writer)?;
             writer.rule(&format!("%lark {{\n{text}\n}}"))
         }
         GrammarSpec::Choice(texts) if texts.is_empty() => {
             return Err(GrammarError::bad("choice", "is empty", "give at least one text"));
         }
         GrammarSpec::Choice(texts) => {
+            guard::choice("choice", texts.len())?;
             let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
             texts.join(" | ")
         }
@@ -110,6 +154,8 @@ fn guard_text(writer: &mut Writer, place: &str, spec: &GrammarSpec) -> Result<()
     match spec {
         GrammarSpec::Regex(regex) => writer.left.expression(place, regex),
         GrammarSpec::Ebnf(text) => ebnf::regex(text).map_or(Ok(()), |regex| writer.left.expression(place, &regex)),
+        GrammarSpec::Lark(text) => guard::tokens(place, text, writer),
+        GrammarSpec::Choice(texts) => guard::choice(place, texts.len()),
         _ => Ok(()),
     }
 }
@@ -144,13 +190,17 @@ fn compiled_turn(
     if outcome.is_err() {
         alone(vocabulary, spec, budget, compile, &mut free)?;
         if let Some(answer) = &spec.answer {
-            compiled(vocabulary, answer, budget, &mut |text, _| compile(text, Use::Trial))?;
+            compiled_alone(vocabulary, answer, budget, true, Use::Trial, compile)?;
         }
         outcome = compile(held(vocabulary, spec, budget, &mut free)?, Use::Answers);
     }
     // Each holds alone, so it is the answer among the template's markup that does not.
     let whole = spec.answer.as_ref().map_or("tools", place);
-    let grammar = outcome.map_err(|error| refused(whole, &error))?;
+    let mut grammar = outcome.map_err(|error| refused(whole, &error))?;
+    let closers = text_closers(spec, vocabulary);
+    if spec.goes_on && !closers.is_empty() {
+        grammar = grammar.closed_by(closers);
+    }
     if spec.place != TurnPlace::Answer || spec.answer.is_none() || spec.begun.is_empty() {
         return Ok(grammar);
     }
@@ -165,16 +215,16 @@ fn texts_alone(
     budget: Budget,
     compile: Compile,
 ) -> Result<(), GrammarError> {
-    let compile: Compile = &mut |text, _| compile(text, Use::Trial);
     for (i, tool) in callable(spec) {
         for (name, held) in &tool.held {
             budget.in_time("tools")?;
-            compiled(vocabulary, held, budget, compile).map_err(|error| error.at(&format!("tools.{i}.held.{name}")))?;
+            compiled_alone(vocabulary, held, budget, true, Use::Trial, compile)
+                .map_err(|error| error.at(&format!("tools.{i}.held.{name}")))?;
         }
     }
     match &spec.answer {
         None | Some(GrammarSpec::JsonSchema { .. } | GrammarSpec::JsonObject | GrammarSpec::Turn(_)) => Ok(()),
-        Some(answer) => compiled(vocabulary, answer, budget, compile).map(drop),
+        Some(answer) => compiled_alone(vocabulary, answer, budget, true, Use::Trial, compile).map(drop),
     }
 }
 
@@ -227,6 +277,7 @@ fn held(
     free: &mut BTreeSet<usize>,
 ) -> Result<String, GrammarError> {
     let mut writer = Writer::new(Arc::clone(vocabulary), budget);
+    writer.in_turn = true;
     for (i, tool) in spec.tools.iter().enumerate() {
         budget.in_time("tools")?;
         writer.left.schema(&format!("tools.{i}.parameters"), &tool.parameters)?;

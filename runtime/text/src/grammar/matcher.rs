@@ -11,15 +11,15 @@ use std::sync::Arc;
 pub struct Matcher {
     grammar: Arc<Grammar>,
     inner: llguidance::Matcher,
-    /// Tokens so far that rollback can take back.
-    len: usize,
+    /// Tokens so far, which rollback can take back.
+    taken: Vec<u32>,
     /// Whether the last token ended the answer.
     ended: bool,
 }
 
 impl Matcher {
     pub(crate) fn new(grammar: Arc<Grammar>, inner: llguidance::Matcher) -> Matcher {
-        Matcher { grammar, inner, len: 0, ended: false }
+        Matcher { grammar, inner, taken: Vec::new(), ended: false }
     }
 
     /// Writes the tokens that may come next, one bit per id in words of 32, lowest first. Words and bits beyond the
@@ -54,7 +54,7 @@ impl Matcher {
                 return Err(GrammarError::Refused { token });
             }
             self.ended = true;
-            self.len += 1;
+            self.taken.push(token);
             return Ok(());
         }
         if self.ended || token as usize >= self.grammar.vocab() {
@@ -62,7 +62,7 @@ impl Matcher {
         }
         match self.inner.try_consume_tokens(&[token]) {
             Ok(1) => {
-                self.len += 1;
+                self.taken.push(token);
                 Ok(())
             }
             Ok(_) => Err(GrammarError::Refused { token }),
@@ -117,13 +117,15 @@ impl Matcher {
         Ok(masks)
     }
 
-    /// Takes out of a mask what ends the sequence: tokens that end an answer but those in `kept`, and control tokens behind
-    /// which nothing else could come. A mask that would have nothing left stays as it is.
+    /// Takes out of a mask what ends the sequence: tokens that end an answer but those in `kept`, and control tokens and ends of
+    /// closing texts behind which nothing else could come. A mask that would have nothing left stays as it is.
     pub fn keep_open(&mut self, words: &mut [u32], kept: &[u32]) -> Result<(), GrammarError> {
         let grammar = Arc::clone(&self.grammar);
         let mut open = words.to_vec();
         grammar.stop().iter().filter(|id| !kept.contains(id)).for_each(|id| unset(&mut open, *id));
-        for id in grammar.controls().iter().copied().filter(|id| !grammar.stop().contains(id) && is_set(words, *id)) {
+        let closing = self.closing();
+        let all = grammar.controls().iter().chain(&closing).copied();
+        for id in all.filter(|id| !grammar.stop().contains(id) && is_set(words, *id)) {
             match self.advance(id) {
                 Ok(()) => {}
                 Err(GrammarError::Refused { .. }) => continue,
@@ -140,10 +142,30 @@ impl Matcher {
         Ok(())
     }
 
+    /// Tokens that would complete a text that closes the answer.
+    fn closing(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        for closer in self.grammar.closers() {
+            all.extend(&closer.ending);
+            let mut tail: Vec<u8> = Vec::new();
+            for bytes in self.taken.iter().rev().map_while(|id| self.grammar.vocabulary().bytes(*id)) {
+                tail.splice(..0, bytes.iter().copied());
+                if tail.len() >= closer.text.len() {
+                    break;
+                }
+            }
+            for at in 1..closer.text.len() {
+                let rest = closer.text.split_at_checked(at).filter(|(begun, _)| tail.ends_with(begun));
+                all.extend(rest.and_then(|(_, rest)| self.grammar.vocabulary().token(rest)));
+            }
+        }
+        all
+    }
+
     /// Takes the last tokens back.
     pub fn rollback(&mut self, tokens: usize) -> Result<(), GrammarError> {
-        let mut tokens = tokens.min(self.len);
-        self.len -= tokens;
+        let mut tokens = tokens.min(self.taken.len());
+        self.taken.truncate(self.taken.len() - tokens);
         if self.ended && tokens > 0 {
             self.ended = false;
             tokens -= 1;

@@ -11,6 +11,7 @@
 mod admits;
 mod arguments;
 mod compiler;
+mod disjoint;
 mod ebnf;
 mod endless;
 mod error;
@@ -19,7 +20,9 @@ mod guard;
 mod lower;
 mod masks;
 mod matcher;
+mod numbers;
 mod pieces;
+mod prepared;
 mod region;
 mod schema;
 mod spec;

@@ -3,7 +3,7 @@
 use super::formats::format;
 use super::region::{Text, either};
 use super::writer::{quoted, slashed};
-use crate::response::{Type, types_of};
+use crate::response::{Type, referred, types_of};
 use llguidance::regex_to_lark;
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value, json};
@@ -125,8 +125,7 @@ impl Reader<'_> {
     }
 
     fn referred(&self, schema: &Map<String, Value>) -> Option<&Value> {
-        let path = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
-        self.root.pointer(path)
+        referred(self.root, schema.get("$ref")?.as_str()?)
     }
 
     /// The language of strings that the schema admits; `None` if it admits none.
@@ -163,6 +162,7 @@ impl Reader<'_> {
                 },
                 ("format", Value::String(name)) => match format(name) {
                     Some(regex) => Some(Text { language: Some(slashed(&regex)), may_be_empty: false }),
+                    None if self.strict => return Err(format!("has the format `{name}`, which cannot be held")),
                     None => continue,
                 },
                 ("minLength" | "maxLength", value) => match length(key, value, self.strict)? {

@@ -3,8 +3,8 @@
 
 use super::pieces::{Part, Parts, first_control, plain, written};
 use super::region::{Text, either, ended_text, open_text};
-use super::writer::{Writer, slashed};
-use super::{GrammarError, ebnf};
+use super::writer::{Piece, Writer, slashed};
+use super::{GrammarError, ebnf, guard};
 use serde_json::{Value, json};
 
 /// Deepest nesting of formats.
@@ -81,13 +81,12 @@ impl<'a> Format<'a> {
         writer.in_time(&self.place)?;
         Ok(match self.kind() {
             "const_string" => {
-                let pieces = writer.pieces(self.text("value")?);
-                writer.sequence(&pieces)
+                let parts = self.parts_of(writer, self.text("value")?)?;
+                written(writer, &parts)
             }
             "json_schema" => {
                 let schema = self.value.get("json_schema").unwrap_or(&Value::Null);
-                writer.left.schema(&self.place, schema)?;
-                writer.json(schema, false)
+                writer.schema(&format!("{}.json_schema", self.place), schema, false)?
             }
             "regex" => {
                 let regex = self.text("pattern")?;
@@ -105,7 +104,7 @@ impl<'a> Format<'a> {
             "star" => format!("({})*", self.inner("content")?.content(writer)?),
             "plus" => format!("({})+", self.inner("content")?.content(writer)?),
             "tag" => {
-                let begin = parts_of(writer, self.text("begin")?);
+                let begin = self.parts_of(writer, self.text("begin")?)?;
                 let (begin, rest) = (written(writer, &begin), self.tag_rest(writer)?);
                 format!("{begin} {rest}")
             }
@@ -116,6 +115,23 @@ impl<'a> Format<'a> {
                 return Err(self.wrong(&format!("has the type `{other}`"), known));
             }
         })
+    }
+
+    /// A text in parts. In a turn all of it is text; elsewhere control tokens are those, but for the ones that end the answer.
+    fn parts_of(&self, writer: &Writer, text: &str) -> Result<Parts, GrammarError> {
+        if writer.in_turn {
+            return Ok(vec![Part::Piece(Piece::Text(text.to_owned()))]);
+        }
+        let pieces = writer.pieces(text);
+        let stop = writer.vocabulary().stop();
+        let ends = pieces.iter().find_map(|piece| match piece {
+            Piece::Control(id) if stop.contains(id) => Some(*id),
+            _ => None,
+        });
+        match ends {
+            Some(id) => Err(guard::token(&self.place, &writer.vocabulary().text(id), true)),
+            None => Ok(pieces.into_iter().map(Part::Piece).collect()),
+        }
     }
 
     fn excluded(&self) -> Vec<String> {
@@ -144,7 +160,7 @@ impl<'a> Format<'a> {
             i += 1;
             let mut avoid = element.excluded();
             avoid.push(regex_syntax::escape(text));
-            let end = parts_of(writer, text);
+            let end = self.parts_of(writer, text)?;
             out.push(self.ended(writer, &avoid, &end)?);
             out.push(rest);
         }
@@ -165,7 +181,7 @@ impl<'a> Format<'a> {
         let inner = if free { String::new() } else { content.content(writer)? };
         let mut ways = Vec::new();
         for end in &ends {
-            let end = parts_of(writer, end);
+            let end = self.parts_of(writer, end)?;
             ways.push(match free {
                 true => {
                     let avoid = [spelt.as_slice(), &content.excluded()].concat();
@@ -188,7 +204,7 @@ impl<'a> Format<'a> {
             if !triggers.iter().any(|trigger| begin.starts_with(trigger.as_str())) {
                 return Err(tag.wrong("has a `begin` that no trigger begins", "add the trigger, or change `begin`"));
             }
-            let (begin, rest) = (parts_of(writer, begin), tag.tag_rest(writer)?);
+            let (begin, rest) = (self.parts_of(writer, begin)?, tag.tag_rest(writer)?);
             let begin = match (first_control(&begin), plain(&begin)) {
                 (None, Some(regex)) => {
                     let any = "/(?s:.*)/";
@@ -212,13 +228,11 @@ impl<'a> Format<'a> {
     fn separated(&self, writer: &mut Writer) -> Result<String, GrammarError> {
         let tags: Result<Vec<String>, _> = self.list("tags")?.iter().map(|tag| tag.content(writer)).collect();
         let one = writer.rule(&tags?.join(" | "));
-        let separator = parts_of(writer, self.text("separator")?);
+        let separator = self.parts_of(writer, self.text("separator")?)?;
         let separator = written(writer, &separator);
         let some = if self.flag("stop_after_first") { one } else { format!("{one} ({separator} {one})*") };
         Ok(if self.flag("at_least_one") { some } else { format!("({some})?") })
     }
 }
 
-fn parts_of(writer: &Writer, text: &str) -> Parts {
-    writer.pieces(text).into_iter().map(Part::Piece).collect()
-}
+

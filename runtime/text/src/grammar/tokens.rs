@@ -72,6 +72,28 @@ impl Vocabulary {
         self.control.clone()
     }
 
+    /// The bytes of a token; none of a control token, which is no text.
+    pub fn bytes(&self, id: u32) -> Option<&[u8]> {
+        Some(self.trie.token(id)).filter(|bytes| bytes.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER))
+    }
+
+    /// The tokens that end with a text.
+    pub fn ending_with(&self, text: &[u8]) -> Vec<u32> {
+        let ends = |id: &u32| self.bytes(*id).is_some_and(|bytes| bytes.ends_with(text));
+        (0..self.len() as u32).filter(ends).collect()
+    }
+
+    /// The token that is just this text.
+    pub fn token(&self, text: &[u8]) -> Option<u32> {
+        self.trie.token_id(text)
+    }
+
+    /// How a control token is written.
+    pub fn text(&self, id: u32) -> String {
+        let bytes = self.trie.token(id);
+        String::from_utf8_lossy(bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)).into_owned()
+    }
+
     /// How many tokens there are.
     pub fn len(&self) -> usize {
         self.trie.vocab_size()

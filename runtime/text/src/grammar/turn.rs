@@ -1,11 +1,13 @@
 //! The grammar of a turn: reasoning, then calls or an answer, as the response template writes them.
 
 use super::arguments::{Elements, matches, whole};
+use super::prepared::{Problem, prepared};
 use super::pieces::{Part, Parts, first_control, has_control, parts, plain, spelt, written};
 use super::region::{Text, ended_text, open_text};
+use super::tokens::Vocabulary;
 use super::writer::{Piece, Writer, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec, lower};
-use crate::response::{CallContent, CallFormat, Field, Pattern, Role};
+use crate::response::{CallContent, CallFormat, Field, Pattern, Role, loosened};
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use regex_syntax::hir::{Capture, Hir, HirKind};
 use serde_json::{Map, Value, json};
@@ -23,6 +25,8 @@ struct Closer {
     restarts: bool,
     /// It begins with a token that ends the answer, so nothing follows it.
     stops: bool,
+    /// It is one text.
+    is_literal: bool,
 }
 
 /// How calls are written: what every tool's rules are made of.
@@ -181,7 +185,8 @@ impl<'a> Turn<'a> {
         };
         let mut ways = Vec::new();
         let goes_on = self.spec.goes_on;
-        let is_kept = |closer: &Closer| !goes_on || first_control(&closer.parts).is_some();
+        // A text that closes is refused until the answer may end; what is no plain text could not be told there.
+        let is_kept = |closer: &Closer| !goes_on || first_control(&closer.parts).is_some() || closer.is_literal;
         let may_end = |closer: &&Closer| !closer.stops && is_kept(closer);
         let open: Vec<&Closer> = closers.iter().filter(may_end).collect();
         match (text, &self.spec.answer) {
@@ -278,23 +283,34 @@ impl<'a> Turn<'a> {
         let mut rule = None;
         if !self.free.contains(&i) {
             let mark = self.writer.mark();
-            match elements.of_tool(self.writer, tool) {
-                Ok(held) => rule = Some(held),
-                Err((inside, problem)) if tool.strict => {
-                    let inside = if inside.is_empty() { inside } else { format!(".{inside}") };
-                    let place = format!("tools.{i}.parameters{inside}");
-                    return Err(GrammarError::bad(&place, problem, "simplify it, or leave `strict` out"));
-                }
-                Err(_) => {
-                    self.writer.back_to(mark);
-                    self.free.insert(i);
-                }
+            match self.parameters(i, tool)? {
+                None => {}
+                Some(parameters) => match elements.of_tool(self.writer, tool, &parameters) {
+                    Ok(held) => rule = Some(held),
+                    Err(problem) if tool.strict => return Err(unheld(i, &problem)),
+                    Err(_) => self.writer.back_to(mark),
+                },
+            }
+            if rule.is_none() {
+                self.free.insert(i);
             }
         }
+        // What is free has its types all the same, by which it is read.
+        let rule = rule.or_else(|| elements.of_tool(self.writer, tool, &loosened(&tool.parameters)).ok());
         let rule = rule.or_else(|| elements.free(self.writer));
         let rule = rule.ok_or_else(|| self.cannot("tool_calls", "has elements that a grammar cannot hold"))?;
         self.arguments.insert(i, rule.clone());
         Ok(rule)
+    }
+
+    /// A tool's schema as it is held; `None` if it cannot be.
+    fn parameters(&self, i: usize, tool: &ToolSpec) -> Result<Option<Value>, GrammarError> {
+        let schema = if tool.parameters.is_null() { &Value::Bool(true) } else { &tool.parameters };
+        match prepared(schema, tool.strict) {
+            Ok(prepared) => Ok(Some(prepared)),
+            Err(problem) if tool.strict || problem.is_value => Err(unheld(i, &problem)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The opener with the tool's name in it.
@@ -317,7 +333,10 @@ impl<'a> Turn<'a> {
         let parameters = match &tool.parameters {
             _ if self.free.contains(&i) => json!({"type": "object"}),
             Value::Null => json!({"type": "object"}),
-            own => own.clone(),
+            _ => match self.parameters(i, tool)? {
+                Some(parameters) => parameters,
+                None => json!({"type": "object"}),
+            },
         };
         let (parameters, defs) = super::schema::nested(&parameters);
         let shape = format.transform_each.as_ref().or(format.transform.as_ref());
@@ -364,7 +383,8 @@ impl<'a> Turn<'a> {
             let parts = self.pattern(name, pattern)?;
             let stops = first_control(&parts).is_some_and(|id| stop.contains(&id));
             let restarts = literal(pattern.hir()).is_some_and(|text| self.spec.template.ends_with_anchor(&text));
-            Ok(Closer { parts, spelt: spelt(pattern.hir()), restarts, stops })
+            let is_literal = literal(pattern.hir()).is_some();
+            Ok(Closer { parts, spelt: spelt(pattern.hir()), restarts, stops, is_literal })
         };
         field.closers.patterns.iter().map(closer).collect()
     }
@@ -396,6 +416,11 @@ impl<'a> Turn<'a> {
     }
 }
 
+fn unheld(i: usize, problem: &Problem) -> GrammarError {
+    let place = problem.below(&format!("tools.{i}.parameters"));
+    GrammarError::bad(&place, &*problem.problem, "simplify it, or leave `strict` out")
+}
+
 /// Reasoning has something in it, and does not begin as one of its closers does.
 fn thought(closers: &[String]) -> Text {
     let mut first: Vec<char> = closers.iter().filter_map(|closer| first_char(closer)).collect();
@@ -416,6 +441,13 @@ fn first_char(regex: &str) -> Option<char> {
         }
     }
     of(&regex_syntax::parse(regex).ok()?)
+}
+
+/// The texts that close the template's answers, those without a control token in them.
+pub(crate) fn text_closers(spec: &TurnSpec, vocabulary: &Vocabulary) -> Vec<String> {
+    let content = spec.template.fields.iter().find(|field| field.role == Role::Content);
+    let closers = content.into_iter().flat_map(|field| &field.closers.patterns);
+    closers.filter_map(|pattern| literal(pattern.hir())).filter(|text| vocabulary.first_control(text).is_none()).collect()
 }
 
 fn literal(hir: &Hir) -> Option<String> {

@@ -3,6 +3,7 @@
 use super::GrammarError;
 use super::formats::with_dates;
 use super::guard::Left;
+use super::prepared::{has_open_names, prepared};
 use super::tokens::Vocabulary;
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Longest white space between the parts of a JSON document: without a bound a model can write nothing else for ever.
 const JSON_SPACE: &str = r"[ \t\r\n]{1,80}";
+
+/// Escapes of strings but for `\u0041`, by which an open name could spell one that is listed.
+const ESCAPES: &str = "nrbtf\\\"";
 
 /// Text or expression without control tokens, or a control token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub(crate) struct Writer {
     budget: Budget,
     /// What its schemas and expressions may still cost.
     pub left: Left,
+    /// Whether it is the grammar of a turn.
+    pub in_turn: bool,
 }
 
 /// What one wish may cost.
@@ -75,7 +81,7 @@ impl Writer {
     /// An empty grammar.
     pub fn new(vocabulary: Arc<Vocabulary>, budget: Budget) -> Writer {
         let (lines, names, named) = (Vec::new(), HashMap::new(), Vec::new());
-        Writer { vocabulary, lines, names, named, bytes: 0, budget, left: Left::default() }
+        Writer { vocabulary, lines, names, named, bytes: 0, budget, left: Left::default(), in_turn: false }
     }
 
     /// An error if the time is up.
@@ -188,7 +194,17 @@ impl Writer {
         if parts.is_empty() { "\"\"".to_owned() } else { parts.join(" ") }
     }
 
-    /// A rule for JSON of that schema, without white space around it.
+    /// A rule for JSON of a request's schema at that place.
+    pub fn schema(&mut self, place: &str, schema: &Value, strict: bool) -> Result<String, GrammarError> {
+        self.left.schema(place, schema)?;
+        let prepared = prepared(schema, strict).map_err(|problem| {
+            let next = if strict { "correct it, or leave `strict` out" } else { "correct it" };
+            GrammarError::bad(&problem.below(place), problem.problem, next)
+        })?;
+        Ok(self.json(&prepared, strict))
+    }
+
+    /// A rule for JSON of a prepared schema, without white space around it.
     pub fn json(&mut self, schema: &Value, strict: bool) -> String {
         let mut schema = match schema {
             Value::Object(map) => map.clone(),
@@ -200,7 +216,10 @@ impl Writer {
             ]),
             _ => serde_json::Map::new(),
         };
-        let options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});
+        let mut options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});
+        if strict && has_open_names(&Value::Object(schema.clone())) {
+            options["json_allowed_escapes"] = json!(ESCAPES);
+        }
         schema.insert("x-guidance".to_owned(), options);
         let mut schema = Value::Object(schema);
         with_dates(&mut schema);

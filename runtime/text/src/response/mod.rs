@@ -12,6 +12,7 @@
 mod calls;
 mod error;
 mod json_place;
+mod objects;
 mod parser;
 mod pattern;
 mod scan;
@@ -21,13 +22,14 @@ mod template;
 mod types;
 
 pub use error::ResponseError;
+pub(crate) use objects::variants;
 pub use parser::ResponseParser;
 pub(crate) use pattern::Pattern;
 pub(crate) use tags::TagFormat;
 pub use template::ResponseTemplate;
 pub(crate) use template::{CallContent, CallFormat, Field, Role};
 pub use types::Tools;
-pub(crate) use types::{Type, types_of};
+pub(crate) use types::{Type, loosened, referred, types_of};
 
 /// What was held to a grammar when the answer was generated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +75,8 @@ pub enum Event {
         /// The tool.
         name: String,
     },
-    /// More of the call's arguments, text of one JSON object. An argument that is written twice appears twice; the later
-    /// one counts.
+    /// More of the call's arguments, text of one JSON object. From the first one on that the tool does not declare, arguments
+    /// go out when the call ends. A declared one that is written twice appears twice; the later one counts.
     Arguments {
         /// Number of the call.
         index: usize,

@@ -6,7 +6,7 @@ use super::pattern::{Halves, PatternSet};
 use super::scan::{Found, Scan};
 use super::strip::Strip;
 use super::types::{Tools, Types, is_json, quoted};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// How arguments are written.
 #[derive(Debug)]
@@ -50,6 +50,10 @@ pub(crate) struct TagReader {
     places: HashMap<String, usize>,
     /// How many keys were written out.
     written: usize,
+    /// Whether pairs wait for the call's end: an undeclared one came, which no grammar keeps from coming again.
+    withholds: bool,
+    /// Places of pairs that wait.
+    waiting: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,8 @@ struct OpenValue {
     /// The text so far; JSON without its closing quote if it goes out early.
     text: String,
     early: bool,
+    /// Whether it goes out at all before the call ends.
+    shown: bool,
     strip: Strip,
     /// Offset of the text that was not taken yet.
     taken: usize,
@@ -76,6 +82,8 @@ impl TagReader {
             pairs: Vec::new(),
             places: HashMap::new(),
             written: 0,
+            withholds: false,
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -165,17 +173,22 @@ impl TagReader {
         let types = around.tools.types(around.tool, &key);
         let early = around.early && !around.format.json_values && types.is_text();
         let held = around.held && (types.is_json() || around.format.json_values);
+        self.withholds |= !around.tools.names(around.tool, &key);
+        let shown = !self.withholds;
         let mut text = String::new();
         if early {
+            text.push('"');
+        }
+        if early && shown {
             self.write_key(&key, out);
             out.push('"');
-            text.push('"');
         }
         self.value = Some(OpenValue {
             key,
             types,
             text,
             early,
+            shown,
             strip: Strip::new(around.format.strip),
             taken: found.end,
             json: held.then(|| JsonPlace::at(found.end)),
@@ -193,8 +206,11 @@ impl TagReader {
     /// The value is complete.
     fn close(&mut self, around: Around, out: &mut String) {
         let Some(value) = self.value.take() else { return };
+        let shown = value.shown;
         let json = if value.early {
-            out.push('"');
+            if shown {
+                out.push('"');
+            }
             value.text + "\""
         } else {
             let json = match around.format.json_values {
@@ -202,15 +218,28 @@ impl TagReader {
                 true => quoted(&value.text),
                 false => value.types.json(&value.text),
             };
-            self.write_key(&value.key, out);
-            out.push_str(&json);
+            if shown {
+                self.write_key(&value.key, out);
+                out.push_str(&json);
+            }
             json
         };
-        match self.places.get(&value.key).and_then(|place| self.pairs.get_mut(*place)) {
+        let place = *self.places.entry(value.key.clone()).or_insert(self.pairs.len());
+        match self.pairs.get_mut(place) {
             Some(pair) => pair.1 = json,
-            None => {
-                self.places.insert(value.key.clone(), self.pairs.len());
-                self.pairs.push((value.key, json));
+            None => self.pairs.push((value.key, json)),
+        }
+        if !shown {
+            self.waiting.insert(place);
+        }
+    }
+
+    /// Writes the pairs that waited.
+    fn write_waiting(&mut self, out: &mut String) {
+        for place in std::mem::take(&mut self.waiting) {
+            if let Some((key, json)) = self.pairs.get(place).cloned() {
+                self.write_key(&key, out);
+                out.push_str(&json);
             }
         }
     }
@@ -230,11 +259,17 @@ impl TagReader {
             value.take(&self.buf, self.base, end, out);
         }
         if !complete {
+            self.write_waiting(out);
+            if let Some(value) = self.value.take().filter(|value| value.early && !value.shown) {
+                self.write_key(&value.key, out);
+                out.push_str(&value.text);
+            }
             return None;
         }
         if around.early {
             self.close(around, out);
         }
+        self.write_waiting(out);
         out.push_str(if self.written == 0 { "{}" } else { "}" });
         let pairs: Vec<String> = self.pairs.iter().map(|(key, json)| format!("{}:{json}", quoted(key))).collect();
         Some(format!("{{{}}}", pairs.join(",")))
@@ -251,7 +286,9 @@ impl OpenValue {
             let escaped = quoted(&piece);
             let inner = escaped.get(1..escaped.len() - 1).unwrap_or("");
             self.text.push_str(inner);
-            out.push_str(inner);
+            if self.shown {
+                out.push_str(inner);
+            }
         } else {
             self.text.push_str(&piece);
         }

@@ -1,6 +1,7 @@
 //! What a tool's JSON Schema says about the text of an argument: text carries no types, the schema gives them.
 
-use serde_json::Value;
+use super::objects::variants;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Most pieces of a schema that are looked at for one parameter; a schema may refer to itself.
@@ -75,6 +76,11 @@ impl Types {
     /// Whether the text must be JSON, when a grammar holds it to the schema.
     pub fn is_json(&self) -> bool {
         !self.0.is_empty() && !self.0.contains(&Type::String)
+    }
+
+    /// Whether these are the same.
+    pub fn same(&self, other: &Types) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().all(|kind| other.0.contains(kind))
     }
 
     /// The types besides text.
@@ -207,7 +213,17 @@ pub(crate) fn types_of(root: &Value, parameter: &Value) -> Types {
 /// The tools that a request declares.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
-    tools: HashMap<String, HashMap<String, Types>>,
+    tools: HashMap<String, Declared>,
+}
+
+/// What a tool's schema says of its parameters.
+#[derive(Clone, Debug, Default)]
+struct Declared {
+    parameters: HashMap<String, Types>,
+    /// Their names in order.
+    order: Vec<String>,
+    /// Types of all others.
+    others: Types,
 }
 
 impl Tools {
@@ -224,10 +240,7 @@ impl Tools {
             let tool = tool.get("function").unwrap_or(tool);
             let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
             let schema = tool.get("parameters").or_else(|| tool.get("input_schema")).unwrap_or(&Value::Null);
-            let properties = schema.get("properties").and_then(Value::as_object);
-            let types = properties.into_iter().flatten();
-            let types = types.map(|(key, parameter)| (key.clone(), types_of(schema, parameter)));
-            found.insert(name.to_owned(), types.collect());
+            found.insert(name.to_owned(), Declared::of(schema));
         }
         Tools { tools: found }
     }
@@ -237,9 +250,114 @@ impl Tools {
         self.tools.contains_key(name)
     }
 
-    /// Types of a parameter; none if it is not declared.
+    /// Whether a tool's schema names the parameter.
+    pub(crate) fn names(&self, tool: &str, parameter: &str) -> bool {
+        self.tools.get(tool).is_some_and(|tool| tool.parameters.contains_key(parameter))
+    }
+
+    /// Types of a parameter; of one that is not declared, those that the schema gives to all others.
     pub(crate) fn types(&self, tool: &str, parameter: &str) -> Types {
-        self.tools.get(tool).and_then(|tool| tool.get(parameter)).cloned().unwrap_or_default()
+        let Some(tool) = self.tools.get(tool) else { return Types::default() };
+        tool.parameters.get(parameter).unwrap_or(&tool.others).clone()
+    }
+}
+
+impl Declared {
+    fn of(schema: &Value) -> Declared {
+        let mut declared = Declared::default();
+        let types = |schema_of: &Value, into: &mut Types| {
+            Reading { root: schema, left: SCHEMA_PIECES }.types(schema_of, SCHEMA_DEPTH, into);
+        };
+        let parts = match variants(schema) {
+            Ok(variants) => variants.into_iter().map(Value::Object).collect(),
+            Err(_) => parts_of(schema).into_iter().cloned().collect::<Vec<Value>>(),
+        };
+        for part in &parts {
+            for (name, parameter) in part.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                if !declared.parameters.contains_key(name) {
+                    declared.order.push(name.clone());
+                }
+                types(parameter, declared.parameters.entry(name.clone()).or_default());
+            }
+            part.get("additionalProperties").into_iter().for_each(|others| types(others, &mut declared.others));
+        }
+        declared
+    }
+}
+
+/// A schema that says no more of a tool's parameters than their types, by which their text is read.
+pub(crate) fn loosened(schema: &Value) -> Value {
+    let of = |types: &Types| match types.0.as_slice() {
+        [] => json!({}),
+        types => json!({"type": types.iter().map(|kind| kind.name()).collect::<Vec<_>>()}),
+    };
+    let declared = Declared::of(schema);
+    let parameters = declared.order.iter().filter_map(|name| Some((name.clone(), of(declared.parameters.get(name)?))));
+    let properties: serde_json::Map<String, Value> = parameters.collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": of(&declared.others)})
+}
+
+/// A schema of an object with all that it is put together from: references, and members of `allOf`, `anyOf` and `oneOf`.
+fn parts_of(root: &Value) -> Vec<&Value> {
+    let mut parts = vec![root];
+    let mut next = 0;
+    while let Some(part) = parts.get(next).copied().filter(|_| next < SCHEMA_PIECES) {
+        next += 1;
+        let referred = part.get("$ref").and_then(Value::as_str).and_then(|reference| referred(root, reference));
+        let members = ["allOf", "anyOf", "oneOf"].iter().filter_map(|key| part.get(*key)?.as_array()).flatten();
+        for more in referred.into_iter().chain(members) {
+            if !parts.iter().any(|known| std::ptr::eq(*known, more)) {
+                parts.push(more);
+            }
+        }
+    }
+    parts
+}
+
+/// What a reference means inside its schema: a path as `#/$defs/a`, with `~1`, `~0` and `%20` in it, or `#name` of an anchor.
+pub(crate) fn referred<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let fragment = unescaped(reference.strip_prefix('#')?)?;
+    match fragment.as_str() {
+        "" | "/" => Some(root),
+        path if path.starts_with('/') => root.pointer(path),
+        name => anchored(root, name, SCHEMA_DEPTH),
+    }
+}
+
+/// The text with `%41` and the like replaced.
+fn unescaped(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, then)) = rest.split_first() {
+        match then.split_at_checked(2).filter(|_| *first == b'%') {
+            Some((digits, then)) => {
+                bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+                rest = then;
+            }
+            None => {
+                bytes.push(*first);
+                rest = then;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The schema that has the anchor, in whatever place a schema may stand.
+fn anchored<'a>(schema: &'a Value, name: &str, depth: usize) -> Option<&'a Value> {
+    let depth = depth.checked_sub(1)?;
+    match schema {
+        Value::Object(map) => {
+            let is_it = |key: &str, sign: &str| {
+                map.get(key).and_then(Value::as_str).is_some_and(|id| id.strip_prefix(sign) == Some(name))
+            };
+            if is_it("$anchor", "") || is_it("$id", "#") || is_it("id", "#") {
+                return Some(schema);
+            }
+            let inside = map.iter().filter(|(key, _)| !matches!(key.as_str(), "const" | "enum" | "default" | "examples"));
+            inside.map(|(_, member)| member).find_map(|member| anchored(member, name, depth))
+        }
+        Value::Array(items) => items.iter().find_map(|item| anchored(item, name, depth)),
+        _ => None,
     }
 }
 
@@ -268,7 +386,7 @@ impl Reading<'_> {
             schema.get("enum").and_then(Value::as_array).into_iter().flatten().for_each(|v| out.add(Type::of(v)));
             schema.get("const").into_iter().for_each(|v| out.add(Type::of(v)));
             let root = self.root;
-            let referred = schema.get("$ref").and_then(Value::as_str).and_then(|r| root.pointer(r.strip_prefix('#')?));
+            let referred = schema.get("$ref").and_then(Value::as_str).and_then(|r| referred(root, r));
             if let Some(referred) = referred {
                 self.types(referred, depth, out);
             }
@@ -285,7 +403,6 @@ impl Reading<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn typed(schema: Value, text: &str) -> String {
         let parameters = json!({"properties": {"p": schema}, "$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]}, "n": {"type": "number"}}});

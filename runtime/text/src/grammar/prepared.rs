@@ -1,0 +1,460 @@
+//! A schema as the library is given it: written so that it holds what it says, or the problem and its place.
+//!
+//! References of all spellings become plain ones, keywords that say nothing go, and what the library would hold in part or read
+//! otherwise is refused: with `strict` always, without it where leaving it out would change a value.
+
+use super::disjoint::disjoint;
+use super::formats::is_format;
+use super::numbers;
+use crate::response::referred;
+use llguidance::derivre::RegexBuilder;
+use llguidance::regex_to_lark;
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// Deepest nesting.
+const DEPTH: usize = 128;
+/// Most references.
+const REFERENCES: usize = 10_000;
+
+/// Keywords that say nothing about a value, or whose work is done here.
+const DROPPED: &[&str] = &[
+    "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment", "$defs", "definitions",
+    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentMediaType",
+    "contentEncoding", "contentSchema",
+];
+/// Keywords that the library does not hold.
+const UNHELD: &[&str] = &[
+    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames", "dependencies",
+    "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
+    "extends", "disallow", "divisibleBy",
+];
+
+/// Why a schema cannot be given to the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where, from the schema's root on, with dots; empty for the root.
+    pub inside: String,
+    /// What is wrong there.
+    pub problem: String,
+    /// Whether leaving the keyword out would change a value that the schema names.
+    pub is_value: bool,
+}
+
+impl Problem {
+    /// The place below another.
+    pub fn below(&self, place: &str) -> String {
+        if self.inside.is_empty() { place.to_owned() } else { format!("{place}.{}", self.inside) }
+    }
+}
+
+/// The schema as the library holds it. With `strict`, what it cannot hold is a problem, otherwise it is left out.
+pub(crate) fn prepared(schema: &Value, strict: bool) -> Result<Value, Problem> {
+    let mut preparing =
+        Preparing { root: schema, strict, names: HashMap::new(), waiting: Vec::new(), merges: merges(schema), multiples: Vec::new() };
+    let mut whole = preparing.schema(schema, "", DEPTH)?;
+    let mut definitions = Map::new();
+    while let Some((name, target, place)) = preparing.waiting.pop() {
+        definitions.insert(name, preparing.schema(target, &place, DEPTH)?);
+    }
+    preparing.multiples_fit()?;
+    if let (Some(map), false) = (whole.as_object_mut(), definitions.is_empty()) {
+        map.insert("$defs".to_owned(), Value::Object(definitions));
+    }
+    Ok(whole)
+}
+
+/// Whether an object of the schema has names that it does not list, of which another spelling could be one that it lists.
+pub(crate) fn has_open_names(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            let listed = ["properties", "required", "patternProperties"].iter().any(|key| map.contains_key(*key));
+            (listed && map.get("additionalProperties") != Some(&Value::Bool(false))) || map.values().any(has_open_names)
+        }
+        Value::Array(items) => items.iter().any(has_open_names),
+        _ => false,
+    }
+}
+
+/// Whether parts of the schema are put together with others, so that no part shows the whole.
+fn merges(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            let applied = ["$ref", "allOf", "anyOf", "oneOf"].iter().filter(|key| map.contains_key(**key)).count();
+            let says_more = map.keys().any(|key| !DROPPED.contains(&key.as_str()) && !is_applied(key));
+            let many = map.get("allOf").and_then(Value::as_array).is_some_and(|members| members.len() > 1);
+            (applied > 0 && (says_more || applied > 1 || many)) || map.values().any(merges)
+        }
+        Value::Array(items) => items.iter().any(merges),
+        _ => false,
+    }
+}
+
+fn is_applied(key: &str) -> bool {
+    matches!(key, "$ref" | "allOf" | "anyOf" | "oneOf")
+}
+
+struct Preparing<'a> {
+    root: &'a Value,
+    strict: bool,
+    /// What references became.
+    names: HashMap<String, String>,
+    /// What they refer to, with its new name and place.
+    waiting: Vec<(String, &'a Value, String)>,
+    merges: bool,
+    /// Steps of numbers, with where they stand.
+    multiples: Vec<(numbers::Step, String)>,
+}
+
+type Outcome<T> = Result<T, Problem>;
+
+impl<'a> Preparing<'a> {
+    /// A problem, where it is one.
+    fn unheld<T>(&self, place: &str, key: &str, problem: &str) -> Outcome<Option<T>> {
+        if self.strict { Err(wrong(place, key, problem, false)) } else { Ok(None) }
+    }
+
+    fn schema(&mut self, schema: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
+        let Some(depth) = depth.checked_sub(1) else { return Err(wrong(place, "", "nests too deeply", false)) };
+        let map = match schema {
+            Value::Object(map) => map,
+            Value::Bool(_) => return Ok(schema.clone()),
+            other => return Err(wrong(place, "", &format!("is {other}, and no schema"), false)),
+        };
+        if self.strict && !place.is_empty() && has_own_base(map) {
+            return Err(wrong(place, "$id", "begins a schema of its own with references, which cannot be held", false));
+        }
+        let mut out = Map::new();
+        for (key, value) in map {
+            if DROPPED.contains(&key.as_str()) {
+                continue;
+            }
+            if let Some((key, value)) = self.keyword(map, key, value, place, depth)? {
+                out.insert(key, value);
+            }
+        }
+        self.counts(map, &mut out, place)?;
+        Ok(Value::Object(out))
+    }
+
+    /// What one keyword becomes, and under which name; `None` leaves it out.
+    fn keyword(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        value: &'a Value,
+        place: &str,
+        depth: usize,
+    ) -> Outcome<Option<(String, Value)>> {
+        let held = match key {
+            "properties" | "patternProperties" => self.members(key, value, place, depth)?,
+            "items" if value.is_array() => self.list(key, value, place, depth)?,
+            "allOf" | "anyOf" | "prefixItems" => self.list(key, value, place, depth)?,
+            "oneOf" => self.one_of(key, value, place, depth)?,
+            "items" | "additionalItems" | "additionalProperties" => self.schema(value, &inside(place, key), depth)?,
+            "$ref" => self.reference(value, place)?,
+            "const" | "enum" => {
+                numbers::are_exact(value).map_err(|problem| wrong(place, key, &problem, true))?;
+                value.clone()
+            }
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                numbers::bound(map, key, value).map_err(|problem| wrong(place, key, &problem, true))?
+            }
+            "multipleOf" => match numbers::Step::of(value) {
+                Ok(step) => {
+                    self.multiples.push((step, inside(place, key)));
+                    value.clone()
+                }
+                Err(problem) => return self.unheld(place, key, &problem),
+            },
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
+                numbers::count(value).map_err(|problem| wrong(place, key, &problem, false))?
+            }
+            "pattern" => match self.pattern(value, place, key)? {
+                Some(pattern) => pattern,
+                None => return Ok(None),
+            },
+            "format" if is_of(map, "string") && !value.as_str().is_some_and(is_format) => {
+                return self.unheld(place, key, &format!("is {value}, which cannot be held"));
+            }
+            key if says_nothing(key, value) => return Ok(None),
+            "unevaluatedProperties" if stands_alone(map, "additionalProperties") => {
+                let value = self.schema(value, &inside(place, key), depth)?;
+                return Ok(Some(("additionalProperties".to_owned(), value)));
+            }
+            "unevaluatedItems" if stands_alone(map, "items") => {
+                let value = self.schema(value, &inside(place, key), depth)?;
+                return Ok(Some(("items".to_owned(), value)));
+            }
+            key if UNHELD.contains(&key) => return self.unheld(place, key, "is a keyword that cannot be held"),
+            _ => value.clone(),
+        };
+        Ok(Some((key.to_owned(), held)))
+    }
+
+    /// Schemas under names.
+    fn members(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
+        let Value::Object(members) = value else { return Err(wrong(place, key, "is no object", false)) };
+        let place = inside(place, key);
+        let mut out = Map::new();
+        for (name, member) in members {
+            let mut name = name.clone();
+            if key == "patternProperties" {
+                let pattern = Value::String(name.clone());
+                match self.pattern(&pattern, &place, &name)? {
+                    Some(Value::String(pattern)) => name = pattern,
+                    _ => continue,
+                }
+            }
+            let member = self.schema(member, &inside(&place, &name), depth)?;
+            out.insert(name, member);
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn list(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
+        let Value::Array(members) = value else { return Err(wrong(place, key, "is no list", false)) };
+        let place = inside(place, key);
+        let of = |(i, member)| self.schema(member, &inside(&place, &format!("{i}")), depth);
+        Ok(Value::Array(members.iter().enumerate().map(of).collect::<Result<_, _>>()?))
+    }
+
+    /// Alternatives of which exactly one holds: held where no value is of two.
+    fn one_of(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
+        if let (true, Value::Array(members)) = (self.strict, value) {
+            for (i, one) in members.iter().enumerate() {
+                if let Some(j) = (0..i).find(|j| members.get(*j).is_some_and(|other| !disjoint(self.root, one, other))) {
+                    let problem = format!(
+                        "has members {j} and {i} that one value could be of both, and exactly one cannot be held"
+                    );
+                    return Err(wrong(place, key, &problem, false));
+                }
+            }
+        }
+        self.list(key, value, place, depth)
+    }
+
+    /// A reference as the library follows it.
+    fn reference(&mut self, value: &Value, place: &str) -> Outcome<Value> {
+        let reference = value.as_str().unwrap_or_default();
+        let own = self.root.get("$id").and_then(Value::as_str).filter(|id| !id.is_empty() && !id.starts_with('#'));
+        let local = own.and_then(|id| reference.strip_prefix(id.trim_end_matches('#'))).filter(|rest| rest.is_empty() || rest.starts_with('#'));
+        let local = local.unwrap_or(reference);
+        if matches!(local, "#" | "#/") || (local.is_empty() && own.is_some()) {
+            return Ok(json!("#"));
+        }
+        let Some(target) = referred(self.root, local) else {
+            let problem = format!("is {value}, which is not in the schema");
+            return Err(wrong(place, "$ref", &problem, false));
+        };
+        if std::ptr::eq(target, self.root) {
+            return Ok(json!("#"));
+        }
+        let name = match self.names.get(local) {
+            Some(name) => name.clone(),
+            None if self.names.len() >= REFERENCES => {
+                return Err(wrong(place, "$ref", &format!("is one of more than {REFERENCES} references"), false));
+            }
+            None => {
+                let name = format!("referred-{}", self.names.len());
+                self.names.insert(local.to_owned(), name.clone());
+                let target_place = local.trim_start_matches("#").trim_start_matches('/').replace('/', ".");
+                self.waiting.push((name.clone(), target, target_place));
+                name
+            }
+        };
+        Ok(json!(format!("#/$defs/{name}")))
+    }
+
+    /// An expression as the library reads it; `None` leaves it out.
+    fn pattern(&self, value: &Value, place: &str, key: &str) -> Outcome<Option<Value>> {
+        let Some(pattern) = value.as_str() else { return Err(wrong(place, key, "is no text", false)) };
+        let lark = regex_to_lark(pattern, "dw");
+        let hir = match regex_syntax::parse(&lark) {
+            Ok(hir) => hir,
+            // Others know this syntax: it is not wrong, it only cannot be held.
+            Err(_) if fancy_regex::Regex::new(pattern).is_ok() => {
+                return self.unheld(place, key, &format!("is `{pattern}`, with look-around or references back, which cannot be held"));
+            }
+            Err(error) => return Err(wrong(place, key, &format!("is `{pattern}`: {}", reason(&error)), false)),
+        };
+        if RegexBuilder::new().mk_regex_for_serach(&lark).is_err() {
+            return self.unheld(place, key, &format!("is `{pattern}`, with an assertion inside, which cannot be held"));
+        }
+        let quotable = if is_misquoted(&hir) { written(&quotable(&hir)) } else { pattern.to_owned() };
+        Ok(Some(Value::String(quotable)))
+    }
+
+    /// How many properties there may be: the library counts them where all that it lists are required.
+    fn counts(&self, map: &Map<String, Value>, out: &mut Map<String, Value>, place: &str) -> Outcome<()> {
+        let most = out.get("maxProperties").and_then(Value::as_u64);
+        let Some(least) = out.get("minProperties").and_then(Value::as_u64).or_else(|| most.map(|_| 0)) else { return Ok(()) };
+        let required: Vec<&str> =
+            map.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        if !self.merges && most.is_none() && least as usize <= required.len() {
+            out.remove("minProperties");
+            return Ok(());
+        }
+        let none = Map::new();
+        let properties = map.get("properties").and_then(Value::as_object).unwrap_or(&none);
+        let is_closed = map.get("additionalProperties") == Some(&Value::Bool(false)) && !map.contains_key("patternProperties");
+        let optional = properties.keys().filter(|name| !required.contains(&name.as_str())).count();
+        let left = least.saturating_sub(required.len() as u64);
+        if !self.merges && is_closed && left == optional as u64 && left > 0 {
+            // All of them are there, then.
+            let all: Vec<Value> = properties.keys().map(|name| json!(name)).chain(
+                required.iter().filter(|name| !properties.contains_key(**name)).map(|name| json!(name)),
+            ).collect();
+            out.insert("required".to_owned(), Value::Array(all));
+            out.remove("minProperties");
+            return Ok(());
+        }
+        let is_one = is_closed && left <= 1 && most.is_none_or(|most| most.saturating_sub(required.len() as u64) == 1);
+        let is_held = !self.merges && (optional == 0 || is_one);
+        let problem = match () {
+            () if !is_held => "counts properties of which not all are required, which cannot be held",
+            // Nothing keeps open names from coming twice.
+            () if left > 1 && !is_closed => "counts names that are open, of which one may come twice",
+            () => return Ok(()),
+        };
+        let key = if out.contains_key("minProperties") { "minProperties" } else { "maxProperties" };
+        self.unheld::<()>(place, key, problem)?;
+        if !is_held {
+            out.remove("minProperties");
+            out.remove("maxProperties");
+        }
+        Ok(())
+    }
+
+    /// Steps that the library may put together must fit it.
+    fn multiples_fit(&self) -> Outcome<()> {
+        let steps: Vec<&numbers::Step> = self.multiples.iter().map(|(step, _)| step).collect();
+        match self.multiples.first() {
+            Some((_, place)) if self.merges && !numbers::fit(&steps) => {
+                Err(wrong(place, "", "and others are too large to be held together", false))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wrong(place: &str, key: &str, problem: &str, is_value: bool) -> Problem {
+    let inside = if key.is_empty() { place.to_owned() } else { inside(place, key) };
+    Problem { inside, problem: problem.to_owned(), is_value }
+}
+
+fn inside(place: &str, key: &str) -> String {
+    if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
+}
+
+/// The reason why an expression cannot be read.
+pub(crate) fn reason(error: &regex_syntax::Error) -> String {
+    let text = error.to_string();
+    text.lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned()
+}
+
+/// Whether references inside of it would be its own.
+fn has_own_base(map: &Map<String, Value>) -> bool {
+    fn refers(value: &Value) -> bool {
+        match value {
+            Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
+            Value::Array(items) => items.iter().any(refers),
+            _ => false,
+        }
+    }
+    let is_base = map.get("$id").and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'));
+    is_base && map.values().any(refers)
+}
+
+/// Whether a value of that type could be meant.
+fn is_of(map: &Map<String, Value>, kind: &str) -> bool {
+    match map.get("type") {
+        Some(Value::String(name)) => name == kind,
+        Some(Value::Array(names)) => names.iter().any(|name| name == kind),
+        _ => true,
+    }
+}
+
+/// Whether a keyword with that value holds for all.
+fn says_nothing(key: &str, value: &Value) -> bool {
+    let is_any = *value == Value::Bool(true) || value.as_object().is_some_and(Map::is_empty);
+    match key {
+        "uniqueItems" => *value == Value::Bool(false),
+        "unevaluatedItems" | "unevaluatedProperties" => is_any,
+        "propertyNames" => is_any || *value == json!({"type": "string"}),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => value.as_object().is_some_and(Map::is_empty),
+        "not" => *value == Value::Bool(false),
+        _ => false,
+    }
+}
+
+/// Whether what is not evaluated is just what the schema does not list itself.
+fn stands_alone(map: &Map<String, Value>, other: &str) -> bool {
+    let others = ["$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "contains", "$dynamicRef", "$recursiveRef"];
+    !map.contains_key(other) && !others.iter().any(|key| map.contains_key(*key))
+}
+
+/// Control characters that JSON writes with a backslash, but for the line break.
+const CONTROLS: std::ops::RangeInclusive<u32> = 0..=31;
+
+/// Whether the library would take a quote or a backslash for one of the class's control characters: it does where all of them, or
+/// all but the line break, are in the class and one of those two is not.
+fn is_misread(class: &Class) -> bool {
+    let has = |code: u32| match class {
+        Class::Unicode(class) => {
+            class.iter().any(|range| u32::from(range.start()) <= code && code <= u32::from(range.end()))
+        }
+        Class::Bytes(class) => {
+            class.iter().any(|range| u32::from(range.start()) <= code && code <= u32::from(range.end()))
+        }
+    };
+    CONTROLS.filter(|code| *code != 10).all(has) && !(has(u32::from('"')) && has(u32::from('\\')))
+}
+
+fn is_misquoted(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Class(class) => is_misread(class),
+        HirKind::Repetition(repetition) => is_misquoted(&repetition.sub),
+        HirKind::Capture(capture) => is_misquoted(&capture.sub),
+        HirKind::Concat(all) | HirKind::Alternation(all) => all.iter().any(is_misquoted),
+        _ => false,
+    }
+}
+
+/// The same without the last control character in such classes, which nobody misses.
+fn quotable(hir: &Hir) -> Hir {
+    use regex_syntax::hir::{Capture, ClassUnicode, ClassUnicodeRange, Repetition};
+    match hir.kind() {
+        HirKind::Class(Class::Unicode(class)) if is_misread(&Class::Unicode(class.clone())) => {
+            let mut kept = class.clone();
+            kept.difference(&ClassUnicode::new([ClassUnicodeRange::new('\u{1f}', '\u{1f}')]));
+            Hir::class(Class::Unicode(kept))
+        }
+        HirKind::Repetition(repetition) => {
+            let Repetition { min, max, greedy, .. } = *repetition;
+            Hir::repetition(Repetition { min, max, greedy, sub: Box::new(quotable(&repetition.sub)) })
+        }
+        HirKind::Capture(capture) => Hir::capture(Capture { index: 0, name: None, sub: Box::new(quotable(&capture.sub)) }),
+        HirKind::Concat(all) => Hir::concat(all.iter().map(quotable).collect()),
+        HirKind::Alternation(all) => Hir::alternation(all.iter().map(quotable).collect()),
+        _ => hir.clone(),
+    }
+}
+
+/// An expression with its assertions at the ends.
+fn written(hir: &Hir) -> String {
+    match hir.kind() {
+        HirKind::Look(Look::Start) => "^".to_owned(),
+        HirKind::Look(Look::End) => "$".to_owned(),
+        HirKind::Capture(capture) => format!("(?:{})", written(&capture.sub)),
+        HirKind::Concat(all) => all.iter().map(written).collect(),
+        HirKind::Alternation(all) => format!("(?:{})", all.iter().map(written).collect::<Vec<_>>().join("|")),
+        HirKind::Repetition(repetition) => {
+            let most = repetition.max.map_or(String::new(), |most| most.to_string());
+            format!("(?:{}){{{},{most}}}", written(&repetition.sub), repetition.min)
+        }
+        HirKind::Empty => "(?:)".to_owned(),
+        _ => hir.to_string(),
+    }
+}
