@@ -10,12 +10,52 @@ use text::grammar::*;
 
 /// All keywords of the drafts 3 to 2020-12 that say something about a value.
 const KEYWORDS: &[&str] = &[
-    "$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
-    "dependencies", "dependentRequired", "dependentSchemas", "disallow", "divisibleBy", "else", "enum", "exclusiveMaximum",
-    "exclusiveMinimum", "extends", "format", "if", "items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum",
-    "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern",
-    "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then", "type", "unevaluatedItems",
-    "unevaluatedProperties", "uniqueItems",
+    "$dynamicRef",
+    "$recursiveRef",
+    "$ref",
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "disallow",
+    "divisibleBy",
+    "else",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "extends",
+    "format",
+    "if",
+    "items",
+    "maxContains",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minContains",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "not",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "propertyNames",
+    "required",
+    "then",
+    "type",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
 ];
 
 /// What a strict schema becomes.
@@ -44,15 +84,30 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"enum": [1, "x", null]}), "\"x\"", "2", Held),
         (json!({"enum": [1e25]}), "10000000000000000000000000", "1", Refused("schema.enum")),
         (json!({"type": "integer", "minimum": 3}), "3", "2", Held),
-        (json!({"type": "integer", "minimum": 9007199254740993i64, "maximum": 9007199254740999i64}), "9007199254740993", "9007199254740992", Refused("schema.minimum")),
-        (json!({"type": "integer", "minimum": 1e30}), "1000000000000000000000000000001", "9223372036854775807", Refused("schema.minimum")),
+        (
+            json!({"type": "integer", "minimum": 9007199254740993i64, "maximum": 9007199254740999i64}),
+            "9007199254740993",
+            "9007199254740992",
+            Refused("schema.minimum"),
+        ),
+        (
+            json!({"type": "integer", "minimum": 1e30}),
+            "1000000000000000000000000000001",
+            "9223372036854775807",
+            Refused("schema.minimum"),
+        ),
         (json!({"type": "integer", "maximum": 3}), "-5", "4", Held),
         (json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}), "-7", "7.5", Held),
         (json!({"type": "number", "exclusiveMinimum": 0}), "0.5", "0", Held),
         (json!({"type": "integer", "exclusiveMaximum": 10}), "9", "10", Held),
         (json!({"type": "integer", "multipleOf": 7}), "49", "48", Held),
         (json!({"type": "number", "multipleOf": 0.07}), "0.14", "0.15", Refused("schema.multipleOf")),
-        (json!({"allOf": [{"type": "integer", "multipleOf": 100000}, {"multipleOf": 99999}]}), "9999900000", "100000", Refused("schema.allOf.0.multipleOf")),
+        (
+            json!({"allOf": [{"type": "integer", "multipleOf": 100000}, {"multipleOf": 99999}]}),
+            "9999900000",
+            "100000",
+            Refused("schema.allOf.0.multipleOf"),
+        ),
         (json!({"divisibleBy": 3}), "3", "4", Refused("schema.divisibleBy")),
         (json!({"type": "string", "minLength": 2.0}), "\"ab\"", "\"a\"", Held),
         (json!({"type": "string", "maxLength": 2}), "\"ab\"", "\"abc\"", Held),
@@ -61,15 +116,25 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"type": "string", "pattern": "^[^\"]*$"}), "\"a\\n\\\\\"", "\"a\\\"\"", Held),
         (json!({"type": "string", "pattern": "^[^\\\\]{2}$"}), "\"a\\\"\"", "\"a\\\\\"", Held),
         (json!({"type": "string", "pattern": "^(?!a)"}), "\"b\"", "\"a\"", Refused("schema.pattern")),
-        (json!({"type": "string", "pattern": "a$b"}), "1", "\"ab\"", Refused("schema.pattern")),
+        (json!({"type": "string", "pattern": "a$b"}), "\"x\"", "\"ab\"", Refused("schema.pattern")),
         (json!({"type": "string", "format": "date"}), "\"2024-02-29\"", "\"2023-02-29\"", Held),
         (json!({"type": "string", "format": "date", "pattern": "^202"}), "\"2024-02-29\"", "\"2023-02-29\"", Held),
         (json!({"type": "string", "format": "duration"}), "\"PT5M\"", "\"P\"", Held),
         (json!({"type": "string", "format": "idn-email"}), "\"a@b\"", "\"a\"", Refused("schema.format")),
         (json!({"type": "array", "items": {"type": "integer"}}), "[1, 2]", "[\"x\"]", Held),
-        (json!({"type": "array", "items": [{"type": "integer"}], "additionalItems": {"type": "null"}}), "[1, null]", "[1, 2]", Held),
+        (
+            json!({"type": "array", "items": [{"type": "integer"}], "additionalItems": {"type": "null"}}),
+            "[1, null]",
+            "[1, 2]",
+            Held,
+        ),
         (json!({"type": "array", "prefixItems": [{"type": "integer"}], "items": false}), "[1]", "[1, 2]", Held),
-        (json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "items": [{"type": "integer"}], "additionalItems": false}), "[1]", "[1, 2]", Held),
+        (
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "items": [{"type": "integer"}], "additionalItems": false}),
+            "[1]",
+            "[1, 2]",
+            Held,
+        ),
         (json!({"$schema": "http://json-schema.org/draft-04/schema#", "const": 1}), "1", "2", Held),
         (json!({"type": "array", "minItems": 2}), "[1, 2]", "[1]", Held),
         (json!({"type": "array", "maxItems": 1.0}), "[1]", "[1, 2]", Held),
@@ -78,23 +143,78 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"type": "array", "minContains": 2}), "[1]", "1", Refused("schema.minContains")),
         (json!({"type": "array", "maxContains": 2}), "[1]", "1", Refused("schema.maxContains")),
         (json!({"type": "array", "prefixItems": [true], "unevaluatedItems": false}), "[1]", "[1, 2]", Held),
-        (json!({"type": "array", "allOf": [{"prefixItems": [true]}], "unevaluatedItems": false}), "[1]", "[1, 2]", Refused("schema.unevaluatedItems")),
+        (
+            json!({"type": "array", "allOf": [{"prefixItems": [true]}], "unevaluatedItems": false}),
+            "[1]",
+            "[1, 2]",
+            Refused("schema.unevaluatedItems"),
+        ),
         (closed(two.clone()), r#"{"a": 1}"#, r#"{"a": "x"}"#, Held),
         (with(closed(two.clone()), json!({"required": ["b"]})), r#"{"b": 1}"#, r#"{"a": 1}"#, Held),
         (json!({"type": "object", "additionalProperties": {"type": "integer"}}), r#"{"x": 1}"#, r#"{"x": "y"}"#, Held),
-        (json!({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}), r#"{"a": 1, "b": "x"}"#, r#"{"\u0061": "x"}"#, Held),
-        (json!({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": false}), r#"{"n_a": 1}"#, r#"{"n_a": "x"}"#, Held),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}),
+            r#"{"a": 1, "b": "x"}"#,
+            r#"{"\u0061": "x"}"#,
+            Held,
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": false}),
+            r#"{"n_a": 1}"#,
+            r#"{"n_a": "x"}"#,
+            Held,
+        ),
         (with(closed(two.clone()), json!({"minProperties": 2})), r#"{"a": 1, "b": 2}"#, r#"{"a": 1}"#, Held),
-        (with(closed(json!({"a": {}, "b": {}, "c": {}})), json!({"minProperties": 2})), r#"{"a": 1, "b": 2}"#, r#"{"a": 1}"#, Refused("schema.minProperties")),
-        (json!({"type": "object", "minProperties": 2}), r#"{"a": 1, "b": 2}"#, r#"{"a": 1, "a": 2}"#, Refused("schema.minProperties")),
+        (
+            with(closed(json!({"a": {}, "b": {}, "c": {}})), json!({"minProperties": 2})),
+            r#"{"a": 1, "b": 2}"#,
+            r#"{"a": 1}"#,
+            Refused("schema.minProperties"),
+        ),
+        (
+            json!({"type": "object", "minProperties": 2}),
+            r#"{"a": 1, "b": 2}"#,
+            r#"{"a": 1, "a": 2}"#,
+            Refused("schema.minProperties"),
+        ),
         (with(closed(two.clone()), json!({"maxProperties": 1})), r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#, Held),
-        (with(closed(json!({"a": {}, "b": {}, "c": {}})), json!({"maxProperties": 2})), r#"{"a": 1}"#, r#"{"a": 1, "b": 2, "c": 3}"#, Refused("schema.maxProperties")),
-        (json!({"type": "object", "propertyNames": {"maxLength": 1}}), r#"{"a": 1}"#, r#"{"ab": 1}"#, Refused("schema.propertyNames")),
+        (
+            with(closed(json!({"a": {}, "b": {}, "c": {}})), json!({"maxProperties": 2})),
+            r#"{"a": 1}"#,
+            r#"{"a": 1, "b": 2, "c": 3}"#,
+            Refused("schema.maxProperties"),
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"maxLength": 1}}),
+            r#"{"a": 1}"#,
+            r#"{"ab": 1}"#,
+            Refused("schema.propertyNames"),
+        ),
         (json!({"type": "object", "dependencies": {"a": ["b"]}}), "{}", r#"{"a": 1}"#, Refused("schema.dependencies")),
-        (json!({"type": "object", "dependentRequired": {"a": ["b"]}}), "{}", r#"{"a": 1}"#, Refused("schema.dependentRequired")),
-        (json!({"type": "object", "dependentSchemas": {"a": false}}), "{}", r#"{"a": 1}"#, Refused("schema.dependentSchemas")),
-        (json!({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": false}), r#"{"a": 1}"#, r#"{"b": 1}"#, Held),
-        (json!({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": false}), r#"{"a": 1}"#, r#"{"b": 1}"#, Refused("schema.unevaluatedProperties")),
+        (
+            json!({"type": "object", "dependentRequired": {"a": ["b"]}}),
+            "{}",
+            r#"{"a": 1}"#,
+            Refused("schema.dependentRequired"),
+        ),
+        (
+            json!({"type": "object", "dependentSchemas": {"a": false}}),
+            "{}",
+            r#"{"a": 1}"#,
+            Refused("schema.dependentSchemas"),
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {}}, "unevaluatedProperties": false}),
+            r#"{"a": 1}"#,
+            r#"{"b": 1}"#,
+            Held,
+        ),
+        (
+            json!({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": false}),
+            r#"{"a": 1}"#,
+            r#"{"b": 1}"#,
+            Refused("schema.unevaluatedProperties"),
+        ),
         (json!({"allOf": [{"type": "integer"}, {"minimum": 2}]}), "2", "1", Held),
         (json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}), "null", "\"x\"", Held),
         (json!({"oneOf": [{"type": "integer"}, {"type": "string"}]}), "1", "null", Held),
@@ -110,8 +230,18 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}), "1", "\"x\"", Held),
         (json!({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}), "1", "\"x\"", Held),
         (json!({"$ref": "#foo", "$defs": {"x": {"$anchor": "foo", "type": "integer"}}}), "1", "\"x\"", Held),
-        (json!({"$ref": "#/definitions/a", "definitions": {"a": {"type": "array", "items": {"$ref": "#/definitions/a"}}, "unused": {"not": {}}}}), "[[]]", "[1]", Held),
-        (json!({"$id": "https://example.org/s", "$ref": "https://example.org/s#/$defs/a", "$defs": {"a": {"type": "integer"}}}), "1", "\"x\"", Held),
+        (
+            json!({"$ref": "#/definitions/a", "definitions": {"a": {"type": "array", "items": {"$ref": "#/definitions/a"}}, "unused": {"not": {}}}}),
+            "[[]]",
+            "[1]",
+            Held,
+        ),
+        (
+            json!({"$id": "https://example.org/s", "$ref": "https://example.org/s#/$defs/a", "$defs": {"a": {"type": "integer"}}}),
+            "1",
+            "\"x\"",
+            Held,
+        ),
         (json!({"$ref": "other.json"}), "1", "", Refused("schema.$ref")),
         (json!({"properties": {"a": {"$ref": "#/$defs/none"}}}), "{}", "", Refused("schema.properties.a.$ref")),
         (json!({"$dynamicRef": "#a"}), "1", "", Refused("schema.$dynamicRef")),
@@ -122,7 +252,8 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
 #[test]
 fn every_keyword_is_held_or_refused_by_name() {
     let table = table();
-    let is_in = |keyword: &str| table.iter().any(|(schema, ..)| schema.to_string().contains(&format!("\"{keyword}\":")));
+    let is_in =
+        |keyword: &str| table.iter().any(|(schema, ..)| schema.to_string().contains(&format!("\"{keyword}\":")));
     let missing: Vec<&&str> = KEYWORDS.iter().filter(|keyword| !is_in(keyword)).collect();
     assert!(missing.is_empty(), "no row has {missing:?}");
     let mut wrong = Vec::new();
@@ -132,7 +263,19 @@ fn every_keyword_is_held_or_refused_by_name() {
             let is = |text: &str| serde_json::from_str(text).ok().map(|document: Value| validator.is_valid(&document));
             let rounded = schema.to_string().contains("900719925474099") || schema.to_string().contains("e+");
             if (is(valid), is(invalid)) != (Some(true), Some(false)) && !invalid.is_empty() && !rounded {
-                let is_old = ["divisibleBy", "a$b", "minContains", "maxContains", "idn-email", "duration", "format", "draft-04", "\"items\":[", "2.0", "1.0"];
+                let is_old = [
+                    "divisibleBy",
+                    "a$b",
+                    "minContains",
+                    "maxContains",
+                    "idn-email",
+                    "duration",
+                    "format",
+                    "draft-04",
+                    "\"items\":[",
+                    "2.0",
+                    "1.0",
+                ];
                 if !is_old.iter().any(|old| schema.to_string().contains(old)) {
                     wrong.push(format!("the table is wrong about {schema}"));
                 }
@@ -154,7 +297,11 @@ fn without_strict_what_cannot_be_held_is_left_out_and_no_value_is_changed() {
     for (schema, valid, _, expected) in table() {
         let spec = GrammarSpec::JsonSchema { schema: schema.clone(), strict: false };
         let text = schema.to_string();
-        let is_number = matches!(expected, Refused("schema.const" | "schema.enum" | "schema.minimum"));
+        // Steps that do not fit are refused, as the library does not know what it makes of them.
+        let is_number = matches!(
+            expected,
+            Refused("schema.const" | "schema.enum" | "schema.minimum" | "schema.allOf.0.multipleOf")
+        );
         let is_broken = text.contains("other.json") || text.contains("/none");
         match (judged(&spec, valid), is_number || is_broken) {
             (Ok(true), false) | (Err(_), true) => {}
@@ -197,7 +344,8 @@ fn a_strict_tools_parameter_is_held_or_refused_by_name() {
             _ => text.to_owned(),
         };
         let (valid, invalid) = (bare(valid), bare(invalid));
-        let parameters = json!({"type": "object", "properties": {"p": schema}, "required": ["p"], "additionalProperties": false});
+        let parameters =
+            json!({"type": "object", "properties": {"p": schema}, "required": ["p"], "additionalProperties": false});
         let refers = schema.to_string().contains("$ref") || schema.to_string().contains("$dynamicRef");
         let of = |value: &str| of_tool(parameters.clone(), true, &[("p", value)]);
         match (of(&valid), of(&invalid), expected) {
@@ -206,6 +354,8 @@ fn a_strict_tools_parameter_is_held_or_refused_by_name() {
             (Ok(true), _, Held) if schema.get("type").is_none() => {}
             (Err((place, _)), Err(_), Refused(at)) if place.ends_with(at.trim_start_matches("schema")) => {}
             _ if refers => {}
+            // Text takes its type from a single member alone.
+            (Err(_), Err(_), _) if schema["allOf"][1].is_object() => {}
             (one, other, expected) => wrong.push(format!("{schema}: {one:?} {other:?}, expected {expected:?}")),
         }
     }
@@ -214,11 +364,15 @@ fn a_strict_tools_parameter_is_held_or_refused_by_name() {
 
 #[test]
 fn undeclared_parameters_are_of_their_type() {
-    let open = |kind: &str| {
-        json!({"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": {"type": kind}, "required": ["city"]})
-    };
+    let open = |kind: &str| json!({"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": {"type": kind}, "required": ["city"]});
     for strict in [true, false] {
-        for (kind, value, expected) in [("integer", "-4", true), ("integer", "x", false), ("boolean", "true", true), ("boolean", "yes", false), ("string", "x", true)] {
+        for (kind, value, expected) in [
+            ("integer", "-4", true),
+            ("integer", "x", false),
+            ("boolean", "true", true),
+            ("boolean", "yes", false),
+            ("string", "x", true),
+        ] {
             let judged = of_tool(open(kind), strict, &[("city", "Madrid"), ("unit", value)]);
             assert_eq!(judged, Ok(expected), "{kind} {value} {strict}");
         }
@@ -228,9 +382,7 @@ fn undeclared_parameters_are_of_their_type() {
 #[test]
 fn roots_of_tools_are_followed() {
     let plain = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
-    let kind = |kind: &str, of: &str| {
-        json!({"type": "object", "properties": {"kind": {"const": kind}, "v": {"type": of}}, "required": ["kind", "v"], "additionalProperties": false})
-    };
+    let kind = |kind: &str, of: &str| json!({"type": "object", "properties": {"kind": {"const": kind}, "v": {"type": of}}, "required": ["kind", "v"], "additionalProperties": false});
     for root in [
         json!({"allOf": [plain]}),
         json!({"$ref": "#/definitions/Args", "definitions": {"Args": plain}, "$schema": "http://json-schema.org/draft-07/schema#"}),
@@ -260,8 +412,13 @@ fn roots_of_tools_are_followed() {
 
 #[test]
 fn what_is_free_has_its_types_all_the_same() {
-    let free = json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "not": {"required": ["q"]}});
+    let free = json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "patternProperties": {"^q": false}});
     assert_eq!(of_tool(free.clone(), false, &[("n", "1"), ("s", "any \" text"), ("x", "y")]), Ok(true));
     assert_eq!(of_tool(free.clone(), false, &[("n", "\"")]), Ok(false));
-    assert_eq!(of_tool(free, true, &[]).unwrap_err().0, "tools.0.parameters.not");
+    assert_eq!(of_tool(free, true, &[]).unwrap_err().0, "tools.0.parameters");
+    // A keyword that cannot be held is left out, and the rest is held.
+    let rest = json!({"type": "object", "properties": {"n": {"type": "integer", "not": {"const": 3}}}, "not": {"required": ["q"]}});
+    assert_eq!(of_tool(rest.clone(), false, &[("n", "1")]), Ok(true));
+    assert_eq!(of_tool(rest.clone(), false, &[("n", "x")]), Ok(false));
+    assert_eq!(of_tool(rest, true, &[]).unwrap_err().0, "tools.0.parameters.properties.n.not");
 }

@@ -20,8 +20,14 @@ async fn a_grammar_of_a_turn_names_no_control_token_on_any_route() {
     for named in ["<|call|>", "<|end|>", "<|message|>", "<[2047]>", "<[*]>"] {
         let grammar = format!("start: \"a\" {named} \"b\"");
         let (status, told) = error(&app, CHAT, chat_body(json!({"structured_outputs": {"grammar": grammar}}))).await;
-        assert_eq!((status, &told["code"], &told["param"]), (400, &json!("invalid_grammar"), &json!("structured_outputs.grammar")));
-        assert!(told["message"].as_str().unwrap().contains("`structured_outputs.grammar`: names the token <"), "{told}");
+        assert_eq!(
+            (status, &told["code"], &told["param"]),
+            (400, &json!("invalid_grammar"), &json!("structured_outputs.grammar"))
+        );
+        assert!(
+            told["message"].as_str().unwrap().contains("`structured_outputs.grammar`: names the token <"),
+            "{told}"
+        );
         let format = json!({"type": "grammar", "syntax": "lark", "definition": grammar});
         let tools = json!([{"type": "custom", "name": "c", "format": format}]);
         let (status, told) = error(&app, RESPONSES, json!({"input": "Hi", "tools": tools})).await;
@@ -29,7 +35,8 @@ async fn a_grammar_of_a_turn_names_no_control_token_on_any_route() {
         assert!(told["message"].as_str().unwrap().contains("`tools[0].format"), "{told}");
     }
     // A bare continuation has no parts to be told by them.
-    let ask = |named: &str| json!({"prompt": "A", "max_tokens": 8, "guided_grammar": format!("start: \"a\" {named} \"b\"")});
+    let ask =
+        |named: &str| json!({"prompt": "A", "max_tokens": 8, "guided_grammar": format!("start: \"a\" {named} \"b\"")});
     assert_eq!(post(&app, TEXTS, ask("<|message|>")).await.status, StatusCode::OK);
     for ends in ["<|call|>", "<[2047]>"] {
         assert_eq!(error(&app, TEXTS, ask(ends)).await.0, 400);
@@ -39,7 +46,10 @@ async fn a_grammar_of_a_turn_names_no_control_token_on_any_route() {
 #[tokio::test]
 async fn errors_of_formats_and_tools_are_in_the_requests_words() {
     let app = rambler();
-    let large: Value = serde_json::from_str(r#"{"type": "object", "properties": {"n": {"const": 123456789012345678901234567890}}, "required": ["n"]}"#).unwrap();
+    let large: Value = serde_json::from_str(
+        r#"{"type": "object", "properties": {"n": {"const": 123456789012345678901234567890}}, "required": ["n"]}"#,
+    )
+    .unwrap();
     for strict in [true, false] {
         let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": large, "strict": strict}});
         let (status, told) = error(&app, CHAT, chat_body(json!({"response_format": format}))).await;
@@ -48,8 +58,15 @@ async fn errors_of_formats_and_tools_are_in_the_requests_words() {
         let function = json!({"name": "f", "strict": strict, "parameters": large});
         let ask = chat_body(json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required"}));
         let (status, told) = error(&app, CHAT, ask).await;
-        assert_eq!((status, &told["param"]), (400, &json!("tools[0].function.parameters.properties.n.const")), "{told}");
-        assert!(told["message"].as_str().unwrap().contains("`tools[0].function.parameters.properties.n.const`"), "{told}");
+        assert_eq!(
+            (status, &told["param"]),
+            (400, &json!("tools[0].function.parameters.properties.n.const")),
+            "{told}"
+        );
+        assert!(
+            told["message"].as_str().unwrap().contains("`tools[0].function.parameters.properties.n.const`"),
+            "{told}"
+        );
     }
     let (_, told) = error(&app, CHAT, chat_body(json!({"guided_grammar": "start: x\nx: \"a\" )"}))).await;
     assert!(told["message"].as_str().unwrap().contains("`guided_grammar`: line 2, column "), "{told}");
@@ -64,7 +81,12 @@ async fn arguments_are_an_object() {
         let (status, told) = error(&app, CHAT, ask).await;
         assert_eq!((status, &told["param"]), (400, &json!("tools[0].function.parameters")), "{told}");
     }
-    let (status, _) = error(&app, RESPONSES, json!({"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": {"type": "array"}}]})).await;
+    let (status, _) = error(
+        &app,
+        RESPONSES,
+        json!({"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": {"type": "array"}}]}),
+    )
+    .await;
     assert_eq!(status, 400);
     let tools = json!([{"name": "f", "input_schema": {"type": "string"}}]);
     let ask = json!({"model": "toy", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "tools": tools});
@@ -88,6 +110,28 @@ async fn a_parameter_written_twice_is_the_same_whole_and_streamed() {
             let n = if is_typed { json!(5) } else { json!("5") };
             let read: Value = serde_json::from_str(&choices[0].calls[0].1).unwrap();
             assert_eq!(read, json!({"n": n, "pattern": "[\"sure", "other": "x"}));
+            assert_eq!(streamed(&app, ask).await.0[0].calls, choices[0].calls);
+        }
+    }
+}
+
+#[tokio::test]
+async fn undeclared_parameters_are_of_the_type_that_the_schema_gives_them() {
+    for (kind, written, value) in
+        [("integer", "-4", json!(-4)), ("boolean", "true", json!(true)), ("string", "-4", json!("-4"))]
+    {
+        let app = app_with_options(scripted(&call(&[("city", "Madrid"), ("unit", written)])), Options::default());
+        let parameters = json!({
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+            "additionalProperties": {"type": kind},
+        });
+        for strict in [true, false] {
+            let tools =
+                json!([{"type": "function", "function": {"name": "f", "strict": strict, "parameters": parameters}}]);
+            let ask = chat_body(json!({"tools": tools, "tool_choice": "required", "temperature": 0}));
+            let (choices, _) = whole(&app, ask.clone()).await;
+            let read: Value = serde_json::from_str(&choices[0].calls[0].1).unwrap();
+            assert_eq!(read, json!({"city": "Madrid", "unit": value}));
             assert_eq!(streamed(&app, ask).await.0[0].calls, choices[0].calls);
         }
     }

@@ -298,7 +298,8 @@ struct Order {
 /// Whether parameters of these members can be held.
 fn check_object(tool: &ToolSpec, map: &Map<String, Value>) -> Result<(), Problem> {
     let here = |problem: String| Err(problem_at("", problem));
-    let is_object = |kind: &Value| kind == "object" || kind.as_array().is_some_and(|all| all.iter().any(|t| t == "object"));
+    let is_object =
+        |kind: &Value| kind == "object" || kind.as_array().is_some_and(|all| all.iter().any(|t| t == "object"));
     if map.get("type").is_some_and(|kind| !is_object(kind)) {
         return here("does not describe an object".to_owned());
     }
@@ -316,11 +317,15 @@ fn check_object(tool: &ToolSpec, map: &Map<String, Value>) -> Result<(), Problem
 /// Text is read by a parameter's name: what it may be must not depend on which alternative is meant.
 fn same_types(root: &Value, variants: &[Map<String, Value>], names: &[String]) -> Result<(), Problem> {
     for name in names {
-        let of = variants.iter().filter_map(|map| map.get("properties")?.get(name)).filter(|of| **of != Value::Bool(false));
+        let of =
+            variants.iter().filter_map(|map| map.get("properties")?.get(name)).filter(|of| **of != Value::Bool(false));
         let mut types = of.map(|schema| types_of(root, schema));
         let first = types.next();
         if first.is_some_and(|first| types.any(|other| !first.same(&other))) {
-            return Err(problem_at("", format!("has alternatives in which `{name}` is of different types, which cannot be held")));
+            return Err(problem_at(
+                "",
+                format!("has alternatives in which `{name}` is of different types, which cannot be held"),
+            ));
         }
     }
     Ok(())

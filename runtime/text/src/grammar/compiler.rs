@@ -404,7 +404,8 @@ impl Grammar {
     /// The same, told by what texts its answer is closed.
     pub(crate) fn closed_by(self: Arc<Self>, closers: Vec<String>) -> Arc<Grammar> {
         let prototype = self.prototype.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let closing = |text: String| Closing { ending: self.vocabulary.ending_with(text.as_bytes()), text: text.into_bytes() };
+        let closing =
+            |text: String| Closing { ending: self.vocabulary.ending_with(text.as_bytes()), text: text.into_bytes() };
         Arc::new(self.derived(prototype, closers.into_iter().map(closing).collect()))
     }
 

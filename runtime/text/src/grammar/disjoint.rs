@@ -2,42 +2,60 @@
 
 use crate::response::referred;
 use serde_json::{Map, Value};
+use std::cell::Cell;
 
 /// Deepest nesting of references, members and properties that is looked at.
 const DEPTH: usize = 12;
 
-/// Whether no value is of both; false where it does not show.
-pub(crate) fn disjoint(root: &Value, one: &Value, other: &Value) -> bool {
-    apart(root, one, other, DEPTH)
+/// Most pairs of schemas that are looked at for one whole schema.
+const PAIRS: usize = 100_000;
+
+/// The schema that references are looked up in, and how many pairs may still be looked at.
+pub(crate) struct Looking<'a> {
+    root: &'a Value,
+    left: Cell<usize>,
 }
 
-fn apart(root: &Value, one: &Value, other: &Value, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else { return false };
-    let (one, other) = match (one, other) {
+impl<'a> Looking<'a> {
+    /// In a whole schema.
+    pub fn new(root: &'a Value) -> Looking<'a> {
+        Looking { root, left: Cell::new(PAIRS) }
+    }
+}
+
+/// Whether no value is of both; false where it does not show.
+pub(crate) fn disjoint(looking: &Looking, one: &Value, other: &Value) -> bool {
+    apart(looking, one, other, DEPTH)
+}
+
+fn apart(looking: &Looking, one: &Value, other: &Value, depth: usize) -> bool {
+    let (Some(depth), Some(left)) = (depth.checked_sub(1), looking.left.get().checked_sub(1)) else { return false };
+    looking.left.set(left);
+    let (first, second) = match (one, other) {
         (Value::Bool(false), _) | (_, Value::Bool(false)) => return true,
         (Value::Object(one), Value::Object(other)) => (one, other),
         _ => return false,
     };
-    for (map, against) in [(one, other), (other, one)] {
-        let against = Value::Object(against.clone());
-        if let Some(target) = map.get("$ref").and_then(Value::as_str).and_then(|r| referred(root, r))
-            && apart(root, target, &against, depth)
+    for (map, against) in [(first, other), (second, one)] {
+        if let Some(target) = map.get("$ref").and_then(Value::as_str).and_then(|r| referred(looking.root, r))
+            && apart(looking, target, against, depth)
         {
             return true;
         }
         let members = |key: &str| map.get(key).and_then(Value::as_array).filter(|all| !all.is_empty());
-        if members("allOf").is_some_and(|all| all.iter().any(|member| apart(root, member, &against, depth))) {
+        if members("allOf").is_some_and(|all| all.iter().any(|member| apart(looking, member, against, depth))) {
             return true;
         }
-        let all_are = |all: &Vec<Value>| all.iter().all(|member| apart(root, member, &against, depth));
+        let all_are = |all: &Vec<Value>| all.iter().all(|member| apart(looking, member, against, depth));
         if members("anyOf").is_some_and(all_are) || members("oneOf").is_some_and(all_are) {
             return true;
         }
-        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(root, &against, value, depth))) {
+        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(looking, against, value, depth))) {
             return true;
         }
     }
-    kinds_are_apart(one, other) || (are_objects(one, other) && properties_are_apart(root, one, other, depth))
+    kinds_are_apart(first, second)
+        || (are_objects(first, second) && properties_are_apart(looking, first, second, depth))
 }
 
 /// The only values that a schema admits, where it lists them.
@@ -46,7 +64,7 @@ fn listed(map: &Map<String, Value>) -> Option<&[Value]> {
 }
 
 /// Whether the schema surely does not admit the value.
-fn excludes(root: &Value, schema: &Value, value: &Value, depth: usize) -> bool {
+fn excludes(looking: &Looking, schema: &Value, value: &Value, depth: usize) -> bool {
     let Value::Object(map) = schema else { return *schema == Value::Bool(false) };
     if listed(map).is_some_and(|values| !values.iter().any(|other| is_same(other, value))) {
         return true;
@@ -66,7 +84,7 @@ fn excludes(root: &Value, schema: &Value, value: &Value, depth: usize) -> bool {
     let of = map.get("properties").and_then(Value::as_object);
     required.iter().any(|name| !value.contains_key(*name))
         || of.is_some_and(|of| {
-            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(root, schema, value, depth)))
+            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(looking, schema, value, depth)))
         })
 }
 
@@ -141,19 +159,19 @@ fn names(list: Option<&Value>) -> Vec<&str> {
 }
 
 /// Whether a property that one of them requires is of no value in both.
-fn properties_are_apart(root: &Value, one: &Map<String, Value>, other: &Map<String, Value>, depth: usize) -> bool {
-    let property = |map: &Map<String, Value>, name: &str| -> Value {
-        let known = map.get("properties").and_then(|of| of.get(name)).cloned();
-        let others = || match map.contains_key("patternProperties") {
-            true => Value::Bool(true),
-            false => map.get("additionalProperties").cloned().unwrap_or(Value::Bool(true)),
+fn properties_are_apart(looking: &Looking, one: &Map<String, Value>, other: &Map<String, Value>, depth: usize) -> bool {
+    const ANY: &Value = &Value::Bool(true);
+    fn property<'a>(map: &'a Map<String, Value>, name: &str) -> &'a Value {
+        let others = match map.contains_key("patternProperties") {
+            true => ANY,
+            false => map.get("additionalProperties").unwrap_or(ANY),
         };
-        known.unwrap_or_else(others)
-    };
+        map.get("properties").and_then(|of| of.get(name)).unwrap_or(others)
+    }
     let required = names(one.get("required")).into_iter().chain(names(other.get("required")));
     let mut required: Vec<&str> = required.collect();
     required.dedup();
-    required.into_iter().any(|name| apart(root, &property(one, name), &property(other, name), depth))
+    required.into_iter().any(|name| apart(looking, property(one, name), property(other, name), depth))
 }
 
 #[cfg(test)]
@@ -163,7 +181,8 @@ mod tests {
 
     #[test]
     fn what_no_value_is_of_shows() {
-        let object = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]});
+        let object =
+            |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]});
         let root = json!({"$defs": {"a": object("a"), "b": object("b")}});
         for (one, other, expected) in [
             (json!({"type": "string"}), json!({"type": "integer"}), true),
@@ -185,8 +204,8 @@ mod tests {
             (json!({"type": "string", "maxLength": 2}), json!({"type": "string", "minLength": 3}), true),
             (json!({}), json!({"type": "string"}), false),
         ] {
-            assert_eq!(disjoint(&root, &one, &other), expected, "{one} {other}");
-            assert_eq!(disjoint(&root, &other, &one), expected, "{other} {one}");
+            assert_eq!(disjoint(&Looking::new(&root), &one, &other), expected, "{one} {other}");
+            assert_eq!(disjoint(&Looking::new(&root), &other, &one), expected, "{other} {one}");
         }
     }
 }

@@ -292,7 +292,10 @@ impl Reader<'_> {
         let inner: String = self.rest().get(1..end).unwrap_or("").chars().filter(|c| !c.is_whitespace()).collect();
         let many = inner.split(',').find(|text| is_number(text) && text.parse().map_or(true, |n: u32| n > REPEATS));
         if let Some(many) = many {
-            return Err(self.wrong(&format!("a part is repeated {many} times, at most {REPEATS} are counted"), "repeat it less often, or leave the end open"));
+            return Err(self.wrong(
+                &format!("a part is repeated {many} times, at most {REPEATS} are counted"),
+                "repeat it less often, or leave the end open",
+            ));
         }
         let number = |text: &str| text.parse::<u32>().ok().filter(|_| is_number(text));
         let (least, most) = match inner.split_once(',') {
@@ -304,7 +307,10 @@ impl Reader<'_> {
         let (Some(least), false) = (least, most == Some(None)) else { return Err(wrong(self)) };
         let most = most.flatten();
         if most.is_some_and(|most| most < least) {
-            return Err(self.wrong(&format!("a repetition is `{{{inner}}}`, with more at least than at most"), "write the lower number first"));
+            return Err(self.wrong(
+                &format!("a repetition is `{{{inner}}}`, with more at least than at most"),
+                "write the lower number first",
+            ));
         }
         Ok((end + 1, least, most))
     }

@@ -1,7 +1,7 @@
 //! What is refused before it is compiled: expressions and schemas whose compiling would cost far more than their length says.
 
 use super::GrammarError;
-use super::prepared::reason;
+use super::patterns::reason;
 use super::writer::Writer;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
@@ -139,7 +139,11 @@ pub(crate) fn tokens(place: &str, text: &str, writer: &Writer) -> Result<(), Gra
 pub(crate) fn token(place: &str, name: &str, ends: bool) -> GrammarError {
     let why = if ends { "which ends the answer" } else { "by which the parts of a turn are told" };
     let problem = format!("names the token {name}, {why}");
-    GrammarError::bad(place, problem, "leave it out, or put it in quotes of a `lark` or `ebnf` grammar if its text is meant")
+    GrammarError::bad(
+        place,
+        problem,
+        "leave it out, or put it in quotes of a `lark` or `ebnf` grammar if its text is meant",
+    )
 }
 
 /// How many bytes the expression's automaton takes, of at most `most_bytes`.

@@ -120,9 +120,7 @@ pub(crate) fn place(spec: &GrammarSpec) -> &'static str {
 /// Content of a rule.
 pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String, GrammarError> {
     Ok(match spec {
-        GrammarSpec::JsonSchema { schema, strict } => {
-            writer.schema("schema", schema, *strict)?
-        }
+        GrammarSpec::JsonSchema { schema, strict } => writer.schema("schema", schema, *strict)?,
         GrammarSpec::JsonObject => writer.json(&json!({"type": "object"}), false),
         GrammarSpec::Regex(regex) => {
             writer.left.expression("regex", regex)?;

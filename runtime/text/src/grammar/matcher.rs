@@ -85,12 +85,8 @@ impl Matcher {
     }
 
     /// Masks for a run of tokens: the mask before each of them and the one behind the last, as far as the grammar admits
-    /// them. Changes nothing.
-    pub fn masks(&mut self, tokens: &[u32], words: usize) -> Result<Vec<Vec<u32>>, GrammarError> {
-        self.masks_with(tokens, words, |_, _, _| Ok(()))
-    }
-
-    /// The same; `change` gets each mask, with how many of the tokens come before it, and the matcher that stands there.
+    /// them. `change` gets each mask, with how many of the tokens come before it, and the matcher that stands there, which stays
+    /// where it is.
     pub fn masks_with(
         &mut self,
         tokens: &[u32],
@@ -131,15 +127,27 @@ impl Matcher {
                 Err(GrammarError::Refused { .. }) => continue,
                 Err(error) => return Err(error),
             }
-            if self.finished() {
+            let ends = self.only_ends();
+            self.rollback(1)?;
+            if ends? {
                 unset(&mut open, id);
             }
-            self.rollback(1)?;
         }
         if open.iter().any(|word| *word != 0) {
             words.copy_from_slice(&open);
         }
         Ok(())
+    }
+
+    /// Whether nothing but the end can follow. Behind text that shows only in the mask.
+    fn only_ends(&mut self) -> Result<bool, GrammarError> {
+        if self.finished() || self.grammar.closers().is_empty() {
+            return Ok(self.finished());
+        }
+        let mut mask = vec![0; self.grammar.vocab().div_ceil(32)];
+        self.mask(&mut mask)?;
+        self.grammar.stop().iter().for_each(|id| unset(&mut mask, *id));
+        Ok(mask.iter().all(|word| *word == 0))
     }
 
     /// Tokens that would complete a text that closes the answer.

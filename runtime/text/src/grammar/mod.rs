@@ -21,6 +21,7 @@ mod lower;
 mod masks;
 mod matcher;
 mod numbers;
+mod patterns;
 mod pieces;
 mod prepared;
 mod region;

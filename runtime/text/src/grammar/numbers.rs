@@ -40,7 +40,8 @@ pub(crate) fn bound(map: &Map<String, Value>, key: &str, value: &Value) -> Resul
         Value::Bool(_) if key.starts_with("exclusive") => return Ok(value.clone()),
         other => return Err(format!("is {other}, and no number")),
     };
-    let is_whole = |name: &Value| matches!(name.as_str(), Some("integer" | "null" | "boolean" | "string" | "array" | "object"));
+    let is_whole =
+        |name: &Value| matches!(name.as_str(), Some("integer" | "null" | "boolean" | "string" | "array" | "object"));
     let is_whole = match map.get("type") {
         Some(Value::Array(names)) => names.iter().all(is_whole),
         Some(name) => is_whole(name),
@@ -150,7 +151,9 @@ mod tests {
 
     #[test]
     fn steps_are_those_that_are_written() {
-        for (text, is_fine) in [("0.01", true), ("3", true), ("0.07", false), ("0", false), ("-1", false), ("5000000000", false)] {
+        for (text, is_fine) in
+            [("0.01", true), ("3", true), ("0.07", false), ("0", false), ("-1", false), ("5000000000", false)]
+        {
             assert_eq!(Step::of(&read(text)).is_ok(), is_fine, "{text}");
         }
         let of = |text: &str| Step::of(&read(text)).unwrap();

@@ -3,13 +3,13 @@
 //! References of all spellings become plain ones, keywords that say nothing go, and what the library would hold in part or read
 //! otherwise is refused: with `strict` always, without it where leaving it out would change a value.
 
-use super::disjoint::disjoint;
+use super::disjoint::{Looking, disjoint};
 use super::formats::is_format;
 use super::numbers;
+use super::patterns::{quotable, reason};
 use crate::response::referred;
 use llguidance::derivre::RegexBuilder;
 use llguidance::regex_to_lark;
-use regex_syntax::hir::{Class, Hir, HirKind, Look};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -20,15 +20,49 @@ const REFERENCES: usize = 10_000;
 
 /// Keywords that say nothing about a value, or whose work is done here.
 const DROPPED: &[&str] = &[
-    "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment", "$defs", "definitions",
-    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentMediaType",
-    "contentEncoding", "contentSchema",
+    "$schema",
+    "$id",
+    "id",
+    "$anchor",
+    "$dynamicAnchor",
+    "$recursiveAnchor",
+    "$vocabulary",
+    "$comment",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentMediaType",
+    "contentEncoding",
+    "contentSchema",
 ];
 /// Keywords that the library does not hold.
 const UNHELD: &[&str] = &[
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames", "dependencies",
-    "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
-    "extends", "disallow", "divisibleBy",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+    "extends",
+    "disallow",
+    "divisibleBy",
 ];
 
 /// Why a schema cannot be given to the library.
@@ -51,8 +85,15 @@ impl Problem {
 
 /// The schema as the library holds it. With `strict`, what it cannot hold is a problem, otherwise it is left out.
 pub(crate) fn prepared(schema: &Value, strict: bool) -> Result<Value, Problem> {
-    let mut preparing =
-        Preparing { root: schema, strict, names: HashMap::new(), waiting: Vec::new(), merges: merges(schema), multiples: Vec::new() };
+    let mut preparing = Preparing {
+        root: schema,
+        looking: Looking::new(schema),
+        strict,
+        names: HashMap::new(),
+        waiting: Vec::new(),
+        merges: merges(schema),
+        multiples: Vec::new(),
+    };
     let mut whole = preparing.schema(schema, "", DEPTH)?;
     let mut definitions = Map::new();
     while let Some((name, target, place)) = preparing.waiting.pop() {
@@ -97,6 +138,7 @@ fn is_applied(key: &str) -> bool {
 
 struct Preparing<'a> {
     root: &'a Value,
+    looking: Looking<'a>,
     strict: bool,
     /// What references became.
     names: HashMap<String, String>,
@@ -224,7 +266,9 @@ impl<'a> Preparing<'a> {
     fn one_of(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
         if let (true, Value::Array(members)) = (self.strict, value) {
             for (i, one) in members.iter().enumerate() {
-                if let Some(j) = (0..i).find(|j| members.get(*j).is_some_and(|other| !disjoint(self.root, one, other))) {
+                if let Some(j) =
+                    (0..i).find(|j| members.get(*j).is_some_and(|other| !disjoint(&self.looking, one, other)))
+                {
                     let problem = format!(
                         "has members {j} and {i} that one value could be of both, and exactly one cannot be held"
                     );
@@ -239,10 +283,15 @@ impl<'a> Preparing<'a> {
     fn reference(&mut self, value: &Value, place: &str) -> Outcome<Value> {
         let reference = value.as_str().unwrap_or_default();
         let own = self.root.get("$id").and_then(Value::as_str).filter(|id| !id.is_empty() && !id.starts_with('#'));
-        let local = own.and_then(|id| reference.strip_prefix(id.trim_end_matches('#'))).filter(|rest| rest.is_empty() || rest.starts_with('#'));
+        let local = own
+            .and_then(|id| reference.strip_prefix(id.trim_end_matches('#')))
+            .filter(|rest| rest.is_empty() || rest.starts_with('#'));
         let local = local.unwrap_or(reference);
         if matches!(local, "#" | "#/") || (local.is_empty() && own.is_some()) {
             return Ok(json!("#"));
+        }
+        if let Some(name) = self.names.get(local) {
+            return Ok(json!(format!("#/$defs/{name}")));
         }
         let Some(target) = referred(self.root, local) else {
             let problem = format!("is {value}, which is not in the schema");
@@ -251,19 +300,13 @@ impl<'a> Preparing<'a> {
         if std::ptr::eq(target, self.root) {
             return Ok(json!("#"));
         }
-        let name = match self.names.get(local) {
-            Some(name) => name.clone(),
-            None if self.names.len() >= REFERENCES => {
-                return Err(wrong(place, "$ref", &format!("is one of more than {REFERENCES} references"), false));
-            }
-            None => {
-                let name = format!("referred-{}", self.names.len());
-                self.names.insert(local.to_owned(), name.clone());
-                let target_place = local.trim_start_matches("#").trim_start_matches('/').replace('/', ".");
-                self.waiting.push((name.clone(), target, target_place));
-                name
-            }
-        };
+        if self.names.len() >= REFERENCES {
+            return Err(wrong(place, "$ref", &format!("is one of more than {REFERENCES} references"), false));
+        }
+        let name = format!("referred-{}", self.names.len());
+        self.names.insert(local.to_owned(), name.clone());
+        let target_place = local.trim_start_matches('#').trim_start_matches('/').replace('/', ".");
+        self.waiting.push((name.clone(), target, target_place));
         Ok(json!(format!("#/$defs/{name}")))
     }
 
@@ -275,21 +318,26 @@ impl<'a> Preparing<'a> {
             Ok(hir) => hir,
             // Others know this syntax: it is not wrong, it only cannot be held.
             Err(_) if fancy_regex::Regex::new(pattern).is_ok() => {
-                return self.unheld(place, key, &format!("is `{pattern}`, with look-around or references back, which cannot be held"));
+                return self.unheld(
+                    place,
+                    key,
+                    &format!("is `{pattern}`, with look-around or references back, which cannot be held"),
+                );
             }
             Err(error) => return Err(wrong(place, key, &format!("is `{pattern}`: {}", reason(&error)), false)),
         };
         if RegexBuilder::new().mk_regex_for_serach(&lark).is_err() {
             return self.unheld(place, key, &format!("is `{pattern}`, with an assertion inside, which cannot be held"));
         }
-        let quotable = if is_misquoted(&hir) { written(&quotable(&hir)) } else { pattern.to_owned() };
-        Ok(Some(Value::String(quotable)))
+        Ok(Some(Value::String(quotable(&hir).unwrap_or_else(|| pattern.to_owned()))))
     }
 
     /// How many properties there may be: the library counts them where all that it lists are required.
     fn counts(&self, map: &Map<String, Value>, out: &mut Map<String, Value>, place: &str) -> Outcome<()> {
         let most = out.get("maxProperties").and_then(Value::as_u64);
-        let Some(least) = out.get("minProperties").and_then(Value::as_u64).or_else(|| most.map(|_| 0)) else { return Ok(()) };
+        let Some(least) = out.get("minProperties").and_then(Value::as_u64).or_else(|| most.map(|_| 0)) else {
+            return Ok(());
+        };
         let required: Vec<&str> =
             map.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
         if !self.merges && most.is_none() && least as usize <= required.len() {
@@ -298,14 +346,17 @@ impl<'a> Preparing<'a> {
         }
         let none = Map::new();
         let properties = map.get("properties").and_then(Value::as_object).unwrap_or(&none);
-        let is_closed = map.get("additionalProperties") == Some(&Value::Bool(false)) && !map.contains_key("patternProperties");
+        let is_closed =
+            map.get("additionalProperties") == Some(&Value::Bool(false)) && !map.contains_key("patternProperties");
         let optional = properties.keys().filter(|name| !required.contains(&name.as_str())).count();
         let left = least.saturating_sub(required.len() as u64);
         if !self.merges && is_closed && left == optional as u64 && left > 0 {
             // All of them are there, then.
-            let all: Vec<Value> = properties.keys().map(|name| json!(name)).chain(
-                required.iter().filter(|name| !properties.contains_key(**name)).map(|name| json!(name)),
-            ).collect();
+            let all: Vec<Value> = properties
+                .keys()
+                .map(|name| json!(name))
+                .chain(required.iter().filter(|name| !properties.contains_key(**name)).map(|name| json!(name)))
+                .collect();
             out.insert("required".to_owned(), Value::Array(all));
             out.remove("minProperties");
             return Ok(());
@@ -348,12 +399,6 @@ fn inside(place: &str, key: &str) -> String {
     if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
 }
 
-/// The reason why an expression cannot be read.
-pub(crate) fn reason(error: &regex_syntax::Error) -> String {
-    let text = error.to_string();
-    text.lines().last().unwrap_or("does not parse").trim_start_matches("error: ").to_owned()
-}
-
 /// Whether references inside of it would be its own.
 fn has_own_base(map: &Map<String, Value>) -> bool {
     fn refers(value: &Value) -> bool {
@@ -391,70 +436,19 @@ fn says_nothing(key: &str, value: &Value) -> bool {
 
 /// Whether what is not evaluated is just what the schema does not list itself.
 fn stands_alone(map: &Map<String, Value>, other: &str) -> bool {
-    let others = ["$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "contains", "$dynamicRef", "$recursiveRef"];
+    let others = [
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "if",
+        "then",
+        "else",
+        "dependentSchemas",
+        "dependencies",
+        "contains",
+        "$dynamicRef",
+        "$recursiveRef",
+    ];
     !map.contains_key(other) && !others.iter().any(|key| map.contains_key(*key))
-}
-
-/// Control characters that JSON writes with a backslash, but for the line break.
-const CONTROLS: std::ops::RangeInclusive<u32> = 0..=31;
-
-/// Whether the library would take a quote or a backslash for one of the class's control characters: it does where all of them, or
-/// all but the line break, are in the class and one of those two is not.
-fn is_misread(class: &Class) -> bool {
-    let has = |code: u32| match class {
-        Class::Unicode(class) => {
-            class.iter().any(|range| u32::from(range.start()) <= code && code <= u32::from(range.end()))
-        }
-        Class::Bytes(class) => {
-            class.iter().any(|range| u32::from(range.start()) <= code && code <= u32::from(range.end()))
-        }
-    };
-    CONTROLS.filter(|code| *code != 10).all(has) && !(has(u32::from('"')) && has(u32::from('\\')))
-}
-
-fn is_misquoted(hir: &Hir) -> bool {
-    match hir.kind() {
-        HirKind::Class(class) => is_misread(class),
-        HirKind::Repetition(repetition) => is_misquoted(&repetition.sub),
-        HirKind::Capture(capture) => is_misquoted(&capture.sub),
-        HirKind::Concat(all) | HirKind::Alternation(all) => all.iter().any(is_misquoted),
-        _ => false,
-    }
-}
-
-/// The same without the last control character in such classes, which nobody misses.
-fn quotable(hir: &Hir) -> Hir {
-    use regex_syntax::hir::{Capture, ClassUnicode, ClassUnicodeRange, Repetition};
-    match hir.kind() {
-        HirKind::Class(Class::Unicode(class)) if is_misread(&Class::Unicode(class.clone())) => {
-            let mut kept = class.clone();
-            kept.difference(&ClassUnicode::new([ClassUnicodeRange::new('\u{1f}', '\u{1f}')]));
-            Hir::class(Class::Unicode(kept))
-        }
-        HirKind::Repetition(repetition) => {
-            let Repetition { min, max, greedy, .. } = *repetition;
-            Hir::repetition(Repetition { min, max, greedy, sub: Box::new(quotable(&repetition.sub)) })
-        }
-        HirKind::Capture(capture) => Hir::capture(Capture { index: 0, name: None, sub: Box::new(quotable(&capture.sub)) }),
-        HirKind::Concat(all) => Hir::concat(all.iter().map(quotable).collect()),
-        HirKind::Alternation(all) => Hir::alternation(all.iter().map(quotable).collect()),
-        _ => hir.clone(),
-    }
-}
-
-/// An expression with its assertions at the ends.
-fn written(hir: &Hir) -> String {
-    match hir.kind() {
-        HirKind::Look(Look::Start) => "^".to_owned(),
-        HirKind::Look(Look::End) => "$".to_owned(),
-        HirKind::Capture(capture) => format!("(?:{})", written(&capture.sub)),
-        HirKind::Concat(all) => all.iter().map(written).collect(),
-        HirKind::Alternation(all) => format!("(?:{})", all.iter().map(written).collect::<Vec<_>>().join("|")),
-        HirKind::Repetition(repetition) => {
-            let most = repetition.max.map_or(String::new(), |most| most.to_string());
-            format!("(?:{}){{{},{most}}}", written(&repetition.sub), repetition.min)
-        }
-        HirKind::Empty => "(?:)".to_owned(),
-        _ => hir.to_string(),
-    }
 }

@@ -159,7 +159,8 @@ pub struct ToolSpec {
     pub name: String,
     /// JSON Schema of the arguments; null takes any.
     pub parameters: Value,
-    /// Whether a schema that cannot be held is refused. Otherwise the arguments are free then.
+    /// Whether a schema that cannot be held is refused. Otherwise what cannot be held is left out, and where that leaves nothing
+    /// to hold the arguments are free but for their types.
     pub strict: bool,
     /// Parameters whose text follows a grammar: name, grammar (an expression, Lark, EBNF or a choice).
     pub held: Vec<(String, GrammarSpec)>,

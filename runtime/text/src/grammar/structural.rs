@@ -234,5 +234,3 @@ impl<'a> Format<'a> {
         Ok(if self.flag("at_least_one") { some } else { format!("({some})?") })
     }
 }
-
-

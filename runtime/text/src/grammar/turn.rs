@@ -1,8 +1,8 @@
 //! The grammar of a turn: reasoning, then calls or an answer, as the response template writes them.
 
 use super::arguments::{Elements, matches, whole};
-use super::prepared::{Problem, prepared};
 use super::pieces::{Part, Parts, first_control, has_control, parts, plain, spelt, written};
+use super::prepared::{Problem, prepared};
 use super::region::{Text, ended_text, open_text};
 use super::tokens::Vocabulary;
 use super::writer::{Piece, Writer, slashed};
@@ -447,7 +447,10 @@ fn first_char(regex: &str) -> Option<char> {
 pub(crate) fn text_closers(spec: &TurnSpec, vocabulary: &Vocabulary) -> Vec<String> {
     let content = spec.template.fields.iter().find(|field| field.role == Role::Content);
     let closers = content.into_iter().flat_map(|field| &field.closers.patterns);
-    closers.filter_map(|pattern| literal(pattern.hir())).filter(|text| vocabulary.first_control(text).is_none()).collect()
+    closers
+        .filter_map(|pattern| literal(pattern.hir()))
+        .filter(|text| vocabulary.first_control(text).is_none())
+        .collect()
 }
 
 fn literal(hir: &Hir) -> Option<String> {

@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 
 /// Most alternatives.
 const VARIANTS: usize = 16;
+/// Most pieces that are put together.
+const PIECES: usize = 200;
 /// Deepest nesting of references and members.
 const DEPTH: usize = 16;
 /// What is put together elsewhere, or says nothing about a value.
@@ -19,11 +21,12 @@ const BESIDE: &[&str] =
 /// The objects that a schema is the alternatives of, as members of a schema without references at its root. The problem where they
 /// cannot be put together.
 pub(crate) fn variants(root: &Value) -> Result<Vec<Map<String, Value>>, String> {
-    expanded(root, root, DEPTH)
+    expanded(root, root, DEPTH, &mut { PIECES })
 }
 
-fn expanded(root: &Value, schema: &Value, depth: usize) -> Result<Vec<Map<String, Value>>, String> {
+fn expanded(root: &Value, schema: &Value, depth: usize, left: &mut usize) -> Result<Vec<Map<String, Value>>, String> {
     let depth = depth.checked_sub(1).ok_or("leads back to itself, or nests too deeply")?;
+    *left = left.checked_sub(1).ok_or_else(|| format!("is put together from more than {PIECES} pieces"))?;
     let map = match schema {
         Value::Null | Value::Bool(true) => return Ok(vec![Map::new()]),
         Value::Object(map) => map,
@@ -34,15 +37,15 @@ fn expanded(root: &Value, schema: &Value, depth: usize) -> Result<Vec<Map<String
     if let Some(reference) = map.get("$ref") {
         let target = reference.as_str().and_then(|reference| referred(root, reference));
         let target = target.ok_or_else(|| format!("refers to {reference}, which is not in the schema"))?;
-        all = product(&all, &expanded(root, target, depth)?)?;
+        all = product(&all, &expanded(root, target, depth, left)?)?;
     }
     for member in map.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        all = product(&all, &expanded(root, member, depth)?)?;
+        all = product(&all, &expanded(root, member, depth, left)?)?;
     }
     for members in ["anyOf", "oneOf"].iter().filter_map(|key| map.get(*key)?.as_array()) {
         let mut ways = Vec::new();
         for member in members {
-            ways.extend(expanded(root, member, depth)?);
+            ways.extend(expanded(root, member, depth, left)?);
             if ways.len() > VARIANTS {
                 break;
             }

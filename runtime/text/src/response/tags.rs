@@ -170,7 +170,7 @@ impl TagReader {
         let caught = around.format.opener.patterns.first().map(|p| p.caught(text));
         let key = caught.and_then(|c| c.groups.into_iter().find(|(name, _)| name == "key")).map(|(_, key)| key);
         let key = key.unwrap_or_default();
-        let types = around.tools.types(around.tool, &key);
+        let types = around.tools.types(around.tool, &key, around.held);
         let early = around.early && !around.format.json_values && types.is_text();
         let held = around.held && (types.is_json() || around.format.json_values);
         self.withholds |= !around.tools.names(around.tool, &key);

@@ -255,10 +255,12 @@ impl Tools {
         self.tools.get(tool).is_some_and(|tool| tool.parameters.contains_key(parameter))
     }
 
-    /// Types of a parameter; of one that is not declared, those that the schema gives to all others.
-    pub(crate) fn types(&self, tool: &str, parameter: &str) -> Types {
+    /// Types of a parameter. One that is not declared is mere text, unless a grammar `held` it to what the schema says of all
+    /// others.
+    pub(crate) fn types(&self, tool: &str, parameter: &str, held: bool) -> Types {
         let Some(tool) = self.tools.get(tool) else { return Types::default() };
-        tool.parameters.get(parameter).unwrap_or(&tool.others).clone()
+        let others = held.then_some(&tool.others);
+        tool.parameters.get(parameter).or(others).cloned().unwrap_or_default()
     }
 }
 
@@ -320,7 +322,7 @@ pub(crate) fn referred<'a>(root: &'a Value, reference: &str) -> Option<&'a Value
     match fragment.as_str() {
         "" | "/" => Some(root),
         path if path.starts_with('/') => root.pointer(path),
-        name => anchored(root, name, SCHEMA_DEPTH),
+        name => anchored(root, name),
     }
 }
 
@@ -342,23 +344,15 @@ fn unescaped(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The schema that has the anchor, in whatever place a schema may stand.
-fn anchored<'a>(schema: &'a Value, name: &str, depth: usize) -> Option<&'a Value> {
-    let depth = depth.checked_sub(1)?;
-    match schema {
-        Value::Object(map) => {
-            let is_it = |key: &str, sign: &str| {
-                map.get(key).and_then(Value::as_str).is_some_and(|id| id.strip_prefix(sign) == Some(name))
-            };
-            if is_it("$anchor", "") || is_it("$id", "#") || is_it("id", "#") {
-                return Some(schema);
-            }
-            let inside = map.iter().filter(|(key, _)| !matches!(key.as_str(), "const" | "enum" | "default" | "examples"));
-            inside.map(|(_, member)| member).find_map(|member| anchored(member, name, depth))
-        }
-        Value::Array(items) => items.iter().find_map(|item| anchored(item, name, depth)),
-        _ => None,
-    }
+/// The schema that has the anchor: the whole, or one of its definitions.
+fn anchored<'a>(root: &'a Value, name: &str) -> Option<&'a Value> {
+    let definitions = ["$defs", "definitions"].iter().filter_map(|key| root.get(*key)?.as_object()).flatten();
+    let has_it = |schema: &&Value| {
+        [("$anchor", ""), ("$id", "#"), ("id", "#")].iter().any(|(key, sign)| {
+            schema.get(*key).and_then(Value::as_str).and_then(|id| id.strip_prefix(*sign)) == Some(name)
+        })
+    };
+    std::iter::once(root).chain(definitions.map(|(_, schema)| schema)).find(has_it)
 }
 
 struct Reading<'a> {
@@ -406,7 +400,7 @@ mod tests {
 
     fn typed(schema: Value, text: &str) -> String {
         let parameters = json!({"properties": {"p": schema}, "$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]}, "n": {"type": "number"}}});
-        Tools::declared(&json!([{"name": "t", "parameters": parameters}])).types("t", "p").json(text)
+        Tools::declared(&json!([{"name": "t", "parameters": parameters}])).types("t", "p", false).json(text)
     }
 
     #[test]
