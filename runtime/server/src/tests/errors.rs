@@ -79,7 +79,7 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"stop_token_ids": [2048]}), "stop_token_ids", "invalid_value"),
         (json!({"stop_token_ids": [-1]}), "stop_token_ids", "invalid_value"),
         (json!({"stream": "yes"}), "stream", "invalid_type"),
-        (json!({"stream_options": {"include_usage": 1}}), "include_usage", "invalid_type"),
+        (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage", "invalid_type"),
         (json!({"model": 5}), "model", "invalid_type"),
         (json!({"n": 0}), "n", "invalid_value"),
         (json!({"n": 129}), "n", "invalid_value"),
