@@ -292,3 +292,39 @@ async fn a_limit_inside_markup_shows_none_of_it() {
     // Free text may say it, and loses nothing.
     assert_eq!(seen, [1, 0]);
 }
+
+/// Who waits for a grammar is counted while it does, and what is kept is no compiling.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_compiling_and_finding_are_counted() {
+    let app = app();
+    let counted = async |name: &str| {
+        let page = String::from_utf8(get(&app, "/metrics").await.body).unwrap();
+        let name = format!("beam_run_{name}{{");
+        let sample = page.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{name}: {page}"));
+        sample.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let places = app.places(text::grammar::Lane::Short).clone();
+    let all = u32::try_from(places.available_permits()).unwrap();
+    let taken = places.acquire_many_owned(all).await.unwrap();
+    let body = json!({"prompt": "A", "regex": "[ab]{3}", "max_tokens": 5});
+    let first = {
+        let (app, body) = (app.clone(), body.clone());
+        tokio::spawn(async move { post(&app, TEXTS, body).await.status })
+    };
+    while counted("num_grammar_queue_reqs").await == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counted("grammar_queue_time_seconds_count").await, 0);
+    drop(taken);
+    assert_eq!(first.await.unwrap(), StatusCode::OK);
+    assert_eq!(post(&app, TEXTS, body).await.status, StatusCode::OK);
+    for (name, count) in [
+        ("num_grammar_queue_reqs", 0),
+        ("num_grammar_total", 2),
+        ("num_grammar_cache_hit_total", 1),
+        ("grammar_queue_time_seconds_count", 1),
+        ("grammar_compilation_time_seconds_count", 1),
+    ] {
+        assert_eq!(counted(name).await, count, "{name}");
+    }
+}
