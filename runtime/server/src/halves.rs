@@ -162,6 +162,8 @@ pub(crate) struct Halves {
     link: Arc<Link>,
     /// The client says nothing more; when is looked next whether it is there, and the pause before that.
     silent: Option<(Pin<Box<Sleep>>, Duration)>,
+    /// An end has been held back once: a request that has just come shows only when it is looked at.
+    is_deferred: bool,
     /// What is left to send of an interim answer.
     interim: &'static [u8],
     /// Not all that was to be sent could be.
@@ -174,20 +176,33 @@ impl Halves {
     /// A socket and what it shares with its requests.
     pub fn of(socket: TcpStream) -> (Halves, Arc<Link>) {
         let link = Arc::new(Link::default());
-        let halves = Halves { socket, link: link.clone(), silent: None, interim: &[], is_behind: false, linger: None };
+        let halves = Halves {
+            socket,
+            link: link.clone(),
+            silent: None,
+            is_deferred: false,
+            interim: &[],
+            is_behind: false,
+            linger: None,
+        };
         (halves, link)
     }
 
     /// The client has said all: an end only once nothing is answered any more, or an error once it has gone.
     fn silent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            let (look, pause) = self.silent.get_or_insert_with(|| (Box::pin(sleep(FIRST_LOOK)), FIRST_LOOK));
             if !self.link.is_busy.load(Ordering::Relaxed) {
-                return Poll::Ready(Ok(()));
+                if std::mem::replace(&mut self.is_deferred, true) {
+                    return Poll::Ready(Ok(()));
+                }
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
+            self.is_deferred = false;
             if let Some(error) = self.socket.take_error()? {
                 return Poll::Ready(Err(error));
             }
-            let (look, pause) = self.silent.get_or_insert_with(|| (Box::pin(sleep(FIRST_LOOK)), FIRST_LOOK));
             ready!(look.as_mut().poll(context));
             *pause = (*pause * 2).min(LONGEST_PAUSE);
             look.as_mut().reset(Instant::now() + *pause);
@@ -236,7 +251,7 @@ impl AsyncRead for Halves {
         if self.silent.is_none() {
             let before = to.remaining();
             ready!(Pin::new(&mut self.socket).poll_read(context, to))?;
-            if to.remaining() < before || before == 0 || !self.link.is_busy.load(Ordering::Relaxed) {
+            if to.remaining() < before || before == 0 {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -42,6 +42,12 @@ async fn a_short_answer_to_half_a_connection_comes_plain() {
         let reply = rest(socket).await;
         assert!(reply.starts_with(&format!("HTTP/{version} 200")) && reply.ends_with("{\"status\":\"ok\"}"), "{reply}");
     }
+    // Several requests that came together are all answered.
+    let twice = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".repeat(3);
+    let mut socket = connect(&server, &twice).await;
+    socket.shutdown().await.unwrap();
+    let reply = rest(socket).await;
+    assert_eq!(reply.matches("HTTP/1.1 200").count(), 3, "{reply}");
     // Half a body is none.
     let mut half = connect(&server, &format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{{")).await;
     half.shutdown().await.unwrap();
