@@ -215,7 +215,7 @@ impl App {
     /// Refuses when no request is taken now, before anything is spent on it; its name, where that is known.
     pub(crate) fn admits(&self, rid: Option<&str>) -> Result<(), ApiError> {
         self.serves()?;
-        self.service.admits(rid).map_err(|load| self.full(load))
+        self.service.admits(rid).map_err(|load| self.full(1, load))
     }
 
     /// Refuses when the engine can do nothing for anybody.
@@ -289,10 +289,13 @@ impl App {
         Ok(())
     }
 
-    /// The queue is full.
-    fn full(&self, load: Load) -> ApiError {
-        let Load { running, waiting } = load;
-        let message = format!("the queue is full, {running} answers are made and {waiting} wait; try again later");
+    /// The queue has no places for so many answers more.
+    fn full(&self, more: usize, load: Load) -> ApiError {
+        let (Load { running, waiting }, most) = (load, self.service.most_answers().waiting);
+        let asked = if more == 1 { "1 more finds".to_owned() } else { format!("the {more} of this request find") };
+        let message = format!(
+            "the queue is full: {running} answers are made and {waiting} wait, {most} may wait, and {asked} no place; try again later"
+        );
         let seconds = self.service.metrics().retry_after_seconds();
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
         ApiError { retry_after_seconds: Some(seconds), ..error }
@@ -315,7 +318,7 @@ impl App {
     pub(crate) fn turned(&self, turned: Turned, prompt: &str, max_tokens: &str) -> ApiError {
         match turned {
             Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
-            Turned::Full(load) => self.full(load),
+            Turned::Full(more, load) => self.full(more, load),
             Turned::TooMany(answers, most) => too_many_at_once(answers, most, prompt),
             Turned::Late(waited) => {
                 let seconds = self.service.metrics().retry_after_seconds();

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::{self, ApiError};
+use crate::repeated::repeated;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -104,7 +105,13 @@ fn plain_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match serde_json::from_slice(bytes) {
-        Ok(Value::Object(map)) => Ok(map),
+        Ok(Value::Object(map)) => match repeated(bytes) {
+            None => Ok(map),
+            Some(place) => {
+                let message = format!("`{place}` stands twice in the body, where only one could count; send it once");
+                Err(ApiError::field(place, "repeated_key", message))
+            }
+        },
         Ok(other) => Err(ApiError::bad(
             "invalid_json",
             format!("the body is {}, it must be a JSON object", error::brief(&other)),

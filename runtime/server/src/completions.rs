@@ -7,8 +7,9 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::format::format;
 use crate::ids;
+use crate::known::{self, TEXTS};
 use crate::logprobs::{Columns, Offset, list};
-use crate::params::{self, LEAVE_OUT, MOST_LOGPROBS, OPENAI, Refused, StreamOptions, never, refuse};
+use crate::params::{self, MOST_LOGPROBS, OPENAI, StreamOptions};
 use crate::plain::{self, Continuing, Plain, Setting};
 use crate::sse::{self, Frame, Spell};
 use crate::turn::{Answers, FieldNames, Step, TurnEvent, Usage};
@@ -21,8 +22,6 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
-
-const REFUSED: [Refused; 1] = [("suffix", never, LEAVE_OUT)];
 
 /// A request that is read.
 struct Asked {
@@ -79,7 +78,7 @@ pub(crate) async fn completions(
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let fields = Fields(body);
     params::model(app, fields)?;
-    refuse(fields, &REFUSED)?;
+    known::check(fields, TEXTS)?;
     let mut params = params::params(app, fields, OPENAI)?;
     let logprobs = match fields.whole("logprobs", 0)? {
         Some(n) if n > MOST_LOGPROBS => return Err(fields.outside("logprobs", &format!("from 0 to {MOST_LOGPROBS}"))),

@@ -21,6 +21,11 @@ impl Default for Door {
 }
 
 impl Door {
+    /// Most answers that can be under way together, of which so many may run.
+    pub(crate) fn most_answers(&self, most_running: usize) -> Load {
+        Load { running: most_running, waiting: self.queued }
+    }
+
     /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
     /// for memory or because as many run as may, none can.
     pub(crate) fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
@@ -52,8 +57,8 @@ impl Load {
 pub(crate) enum Turned {
     /// It could never run.
     Refused(Refusal),
-    /// So many run and wait.
-    Full(Load),
+    /// So many answers more than there are places for beside those that run and wait.
+    Full(usize, Load),
     /// So many answers could never be under way together: those that may run and those that may wait.
     TooMany(usize, Load),
     /// It has waited for so long.

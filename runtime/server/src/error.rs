@@ -57,6 +57,21 @@ impl ApiError {
         ApiError { param: self.param.map(|param| format!("{within}{param}")), ..self }
     }
 
+    /// The same of a field inside this one, whose own name alone was known where it was read.
+    pub fn inside(self, outer: &str) -> Self {
+        let Some(inner) = self.param.clone() else { return self };
+        self.called(&format!("{outer}.{inner}"), &inner)
+    }
+
+    /// The same of a field that the request calls otherwise.
+    pub fn called(self, sent: &str, read: &str) -> Self {
+        if self.param.as_deref() != Some(read) {
+            return self;
+        }
+        let message = self.message.replace(&format!("`{read}`"), &format!("`{sent}`"));
+        ApiError { param: Some(sent.to_owned()), message, ..self }
+    }
+
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",

@@ -45,7 +45,7 @@ impl<'a> Fields<'a> {
         if self.get(key).is_some_and(is_beyond) {
             return Err(self.outside(key, &format!("a whole number from {least} to {}", i64::MAX)));
         }
-        match self.read(key, "a whole number", Value::as_i64)? {
+        match self.read(key, "a whole number", whole)? {
             Some(n) if n < least => Err(self.outside(key, &format!("at least {least}"))),
             number => Ok(number),
         }
@@ -86,9 +86,16 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A whole number, however it is written: `3`, `3.0` and `3e0` are one.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+    let of_float = |x: f64| (x.fract() == 0.0 && (-BEYOND..BEYOND).contains(&x)).then_some(x as i64);
+    value.as_i64().or_else(|| value.as_f64().and_then(of_float))
+}
+
 /// Whether a value is a whole number that 64 bits do not hold.
 fn is_beyond(value: &Value) -> bool {
-    value.as_i64().is_none() && (value.is_u64() || value.as_f64().is_some_and(|x| x.fract() == 0.0 && x.abs() >= 9e18))
+    whole(value).is_none() && (value.is_u64() || value.as_f64().is_some_and(|x| x.fract() == 0.0))
 }
 
 /// The error for a value of the wrong type; `param` may be a path such as `messages[2].role`.
@@ -103,7 +110,7 @@ pub(crate) fn missing(param: &str) -> ApiError {
 
 /// A token id below the vocabulary.
 pub(crate) fn token_id(param: &str, value: &Value, vocab: usize) -> Result<u32, ApiError> {
-    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let id = whole(value).and_then(|id| u32::try_from(id).ok());
     id.filter(|id| (*id as usize) < vocab).ok_or_else(|| {
         let expected = format!("a token id from 0 to {}", vocab.saturating_sub(1));
         ApiError::field(param, "invalid_value", format!("`{param}` has {}, it must be {expected}", brief(value)))

@@ -46,8 +46,18 @@ fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSpec>, ApiError> 
     let at_type = format!("{name}.type");
     let kind = map.get("type").ok_or_else(|| missing(&at_type))?;
     match kind.as_str() {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(GrammarSpec::JsonObject)),
+        Some("text") => match ["schema", "json_schema"].iter().find_map(|key| Some((key, Fields(map).get(key)?))) {
+            Some((key, schema)) => {
+                let instead = format!("set `{at_type}` to `json_schema`, or leave it out");
+                Err(ApiError::unsupported(&format!("{name}.{key}"), schema, &instead))
+            }
+            None => Ok(None),
+        },
+        // Other servers hold it to a schema that stands beside.
+        Some("json_object") => match Fields(map).get("schema") {
+            Some(schema) => self::schema(&format!("{name}.schema"), schema).map(Some),
+            None => Ok(Some(GrammarSpec::JsonObject)),
+        },
         Some("json_schema") => {
             let at = format!("{name}.json_schema");
             let holder = map.get("json_schema").ok_or_else(|| missing(&at))?;
@@ -118,18 +128,38 @@ fn grammar(text: &str) -> GrammarSpec {
     if text.contains("::=") { GrammarSpec::Ebnf(text.to_owned()) } else { GrammarSpec::Lark(text.to_owned()) }
 }
 
+/// Ways to say in `structured_outputs` what an answer looks like.
+const STRUCTURED: [&str; 6] = ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
+
+/// What stands there and asks for nothing: switches that are off, and that no other way is tried where one fails, as none is.
+fn changes_nothing(key: &str, value: &Value) -> bool {
+    value.is_null() || value == &Value::Bool(false) || key == "disable_fallback"
+}
+
 fn structured(
     fields: Fields<'_>,
     add: &mut impl FnMut(&'static str, Option<GrammarSpec>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
+    let name = "structured_outputs";
+    // All that stands here says what the answer looks like, so nothing of it is passed over.
+    let unknown =
+        |(key, value): &(&String, &Value)| !STRUCTURED.contains(&key.as_str()) && !changes_nothing(key, value);
+    if let Some((key, value)) = fields.0.iter().find(unknown) {
+        let instead = format!("use one of {}", STRUCTURED.join(", "));
+        return Err(ApiError::unsupported(&format!("{name}.{key}"), value, &instead));
+    }
     let json = "structured_outputs.json";
     add(json, fields.get("json").map(|value| schema(json, value)).transpose()?)?;
-    let text = |key: &str, of: fn(String) -> GrammarSpec| Ok(fields.string(key)?.map(|text| of(text.to_owned())));
+    let text = |key: &str, of: fn(String) -> GrammarSpec| {
+        let text = fields.string(key).map_err(|error| error.inside(name))?;
+        Ok(text.map(|text| of(text.to_owned())))
+    };
     add("structured_outputs.regex", text("regex", GrammarSpec::Regex)?)?;
     let listed = "structured_outputs.choice";
     add(listed, fields.get("choice").map(|value| choice(listed, value)).transpose()?)?;
     add("structured_outputs.grammar", text("grammar", |text| grammar(&text))?)?;
-    let object = fields.boolean("json_object")?.filter(|yes| *yes).map(|_| GrammarSpec::JsonObject);
+    let object = fields.boolean("json_object").map_err(|error| error.inside(name))?;
+    let object = object.filter(|yes| *yes).map(|_| GrammarSpec::JsonObject);
     add("structured_outputs.json_object", object)?;
     let tagged = "structured_outputs.structural_tag";
     add(tagged, fields.get("structural_tag").map(|value| tag(tagged, value)).transpose()?)

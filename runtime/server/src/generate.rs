@@ -7,8 +7,9 @@ use crate::error::ApiError;
 use crate::fields::{Fields, token_id, wrong_type};
 use crate::format::format;
 use crate::ids::word;
+use crate::known::{self, NATIVE, SAMPLING};
 use crate::logprobs;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, at_most, is_false, never, refuse};
+use crate::params::{self, ParamNames, at_most};
 use crate::plain::{self, Continuing, Plain, Setting};
 use crate::service::name_of;
 use crate::sse::{self, Frame, Spell};
@@ -31,16 +32,6 @@ const HEALTH_TIME: Duration = Duration::from_secs(20);
 const NAMES: ParamNames = ParamNames { max_tokens: &["max_new_tokens", "max_tokens"], stop: "stop" };
 /// Parameters of sampling whose names differ here.
 const RENAMED: [(&str, &str); 2] = [("min_new_tokens", "min_tokens"), ("sampling_seed", "seed")];
-
-const REFUSED: [Refused; 7] = [
-    ("image_data", never, "this model reads text"),
-    ("audio_data", never, "this model reads text"),
-    ("video_data", never, "this model reads text"),
-    ("input_embeds", never, "send `text` or `input_ids`"),
-    ("lora_path", never, LEAVE_OUT),
-    ("return_hidden_states", is_false, LEAVE_OUT),
-    ("return_routed_experts", is_false, LEAVE_OUT),
-];
 
 /// What is reported of log-probabilities.
 #[derive(Clone, Debug, Default)]
@@ -149,7 +140,7 @@ async fn one_token(app: &App) -> Result<(), ApiError> {
 
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let fields = Fields(body);
-    refuse(fields, &REFUSED)?;
+    known::check(fields, NATIVE)?;
     let wanted = wanted(app, fields)?;
     let rid = params::rid(fields)?.unwrap_or_else(word);
     let (param, value) = match (fields.get("text"), fields.get("input_ids")) {
@@ -165,7 +156,9 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
         }
     };
     let (prompts, is_list) = plain::prompts(app, param, value)?;
-    let common = Common { wanted: &wanted, rid: &rid, prompt: param };
+    let (salt, priority) =
+        (params::salt(fields)?, fields.get("priority").map(|_| params::priority(fields)).transpose()?);
+    let common = Common { wanted: &wanted, rid: &rid, prompt: param, salt, priority };
     let (first, others, choices) = settings(app, fields, &common, is_list.then_some(prompts.len()))?;
     let how = Continuing { first, others, default_max_tokens: DEFAULT_MAX_TOKENS, choices };
     let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -187,6 +180,9 @@ struct Common<'a> {
     rid: &'a str,
     /// The field that the prompts come from.
     prompt: &'static str,
+    /// What stands beside `sampling_params` and may stand in them.
+    salt: Option<Arc<str>>,
+    priority: Option<i32>,
 }
 
 /// `sampling_params`: one object for all prompts, or a list with one for each of so many; and the answers to each prompt.
@@ -234,14 +230,23 @@ fn setting(
     common: &Common<'_>,
     within: String,
 ) -> Result<(Setting, usize), ApiError> {
+    known::check(Fields(&sampling), SAMPLING).map_err(|error| error.within(&within))?;
+    let mut renamed = Vec::new();
     for (from, to) in RENAMED {
         if let Some(value) = sampling.remove(from) {
             sampling.insert(to.into(), value);
+            renamed.push((from, to));
         }
     }
     let fields = Fields(&sampling);
-    let placed = |error: ApiError| error.within(&within);
+    // Errors say what was sent.
+    let placed = |error: ApiError| {
+        let sent = renamed.iter().fold(error, |error, (from, to)| error.called(from, to));
+        sent.within(&within)
+    };
     let mut params = params::params(app, fields, NAMES).map_err(placed)?;
+    params.salt = params.salt.or_else(|| common.salt.clone());
+    params.priority = fields.get("priority").map_or(common.priority.unwrap_or(0), |_| params.priority);
     let wanted = common.wanted;
     params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
     params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };

@@ -1,11 +1,12 @@
 //! Who may call: keys, compared without telling by time how much of them was right, and origins of browsers.
 
 use crate::app::{App, Options};
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::errors::{REQUEST_ID, X_REQUEST_ID};
+use crate::halves::Wire;
 use crate::key::Key;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -28,6 +29,26 @@ pub(crate) async fn admitted(State(app): State<Arc<App>>, request: Request, next
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
+}
+
+/// Lets through what keeps to the protocol: a request of HTTP/1.1 names its host once, and expects nothing that no server knows.
+pub(crate) async fn well_formed(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let hosts = headers.get_all(header::HOST).iter().count();
+    // Over HTTP/2 a host stands in the request's address, and where no connection is, there is nobody to be asked.
+    let is_one = request.extensions().get::<Wire>().is_some() && request.version() == Version::HTTP_11;
+    if hosts > 1 || is_one && hosts == 0 {
+        let message = format!("the request has {hosts} headers `Host`, it must have one; send it once");
+        return ApiError::bad("invalid_host", message).into_response();
+    }
+    let expected = headers.get_all(header::EXPECT).iter().map(|value| value.to_str().unwrap_or("?"));
+    let mut words = expected.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty());
+    if let Some(word) = words.find(|word| !word.eq_ignore_ascii_case("100-continue")) {
+        let shown = brief(&word.into());
+        let message = format!("the header `Expect` is {shown}, only `100-continue` is met here; leave it out");
+        return ApiError::new(StatusCode::EXPECTATION_FAILED, "unknown_expectation", message).into_response();
+    }
+    next.run(request).await
 }
 
 /// Lets through who brings the key of control routes. Without such a key the other one is asked for.

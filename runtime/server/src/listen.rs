@@ -2,6 +2,7 @@
 //! proper end; a second signal ends it now.
 
 use crate::app::App;
+use crate::halves::Halves;
 use crate::refusals::Spoken;
 use crate::router::router;
 use crate::service::Whom;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tower::ServiceExt;
 
 /// Most headers of a request; more are answered with 431.
 pub(crate) const MOST_HEADERS: usize = 100;
@@ -100,7 +102,10 @@ fn builder() -> Builder<TokioExecutor> {
 fn attend(builder: &Builder<TokioExecutor>, routes: Router, socket: TcpStream, watched: Option<&GracefulShutdown>) {
     // Small events must not wait for large ones. A socket that refuses that still works.
     let _ = socket.set_nodelay(true);
-    let service = TowerToHyperService::new(routes);
+    let (socket, link) = Halves::of(socket);
+    let told = link.clone();
+    let service = routes.map_request(move |request| link.arriving(request));
+    let service = TowerToHyperService::new(service.map_response(move |response| told.answering(response)));
     let connection = builder.serve_connection(TokioIo::new(Spoken::new(socket)), service).into_owned();
     // An error here is the client's: it has gone, or does not speak HTTP.
     match watched {

@@ -94,11 +94,23 @@ pub struct Metrics {
     pub(crate) grammars: AtomicU64,
     pub(crate) grammar_timeouts: AtomicU64,
     pub(crate) grammar_refusals: AtomicU64,
+    pub(crate) grammar_hits: AtomicU64,
+    pub(crate) grammar_queue_time: Histogram,
     pub(crate) grammar_time: Histogram,
+    grammar_waiting: AtomicUsize,
     http_requests: AtomicU64,
     http_active: AtomicUsize,
     http_responses: [AtomicU64; STATUS_CLASSES],
     startup_micros: AtomicU64,
+}
+
+/// A request that waits for a grammar.
+pub(crate) struct WaitsForGrammar<'a>(&'a AtomicUsize);
+
+impl Drop for WaitsForGrammar<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Metrics {
@@ -225,6 +237,12 @@ impl Metrics {
         }
     }
 
+    /// A request waits for a grammar until what this returns is dropped.
+    pub(crate) fn waits_for_grammar(&self) -> WaitsForGrammar<'_> {
+        self.grammar_waiting.fetch_add(1, Ordering::Relaxed);
+        WaitsForGrammar(&self.grammar_waiting)
+    }
+
     /// A request of any route begins.
     pub(crate) fn http_begins(&self) {
         self.http_requests.fetch_add(1, Ordering::Relaxed);
@@ -297,9 +315,15 @@ impl Metrics {
         page.sample("gen_throughput", "", total(&self.rate) / 1e3);
         page.counter("scheduler_idle_seconds_total", "time without anything to do", self.idle_seconds(Instant::now()));
         page.counter("num_grammar_total", "grammars asked for", total(&self.grammars));
+        page.counter("num_grammar_cache_hit_total", "grammars that were kept from before", total(&self.grammar_hits));
         page.counter("num_grammar_timeout_total", "grammars that took too long", total(&self.grammar_timeouts));
         page.counter("num_grammar_aborted_total", "grammars that were refused", total(&self.grammar_refusals));
-        page.histogram("grammar_compilation_time_seconds", "compiling or finding a grammar", &self.grammar_time);
+        page.histogram(
+            "grammar_queue_time_seconds",
+            "from asking for a grammar to a place among those that are compiled",
+            &self.grammar_queue_time,
+        );
+        page.histogram("grammar_compilation_time_seconds", "compiling a grammar that was not kept", &self.grammar_time);
         page.counter("http_requests_total", "HTTP requests", total(&self.http_requests));
         page.head("http_responses_total", "counter", "HTTP responses by the hundreds of their status");
         for (class, count) in self.http_responses.iter().enumerate().skip(1) {
@@ -316,6 +340,7 @@ impl Metrics {
         let (all, free) = (now(&self.cache_tokens), now(&self.free_tokens));
         page.gauge("num_running_reqs", "requests that run", now(&self.running));
         page.gauge("num_queue_reqs", "requests that wait", now(&self.queued));
+        page.gauge("num_grammar_queue_reqs", "requests that wait for a grammar", now(&self.grammar_waiting));
         page.gauge("max_total_num_tokens", "tokens that the cache holds", all);
         page.gauge("kv_available_tokens", "tokens of the cache that are free", free);
         page.gauge("kv_used_tokens", "tokens of the cache that requests hold", all.saturating_sub(free));

@@ -1,7 +1,4 @@
-//! Parameters that protocols share: sampling, stopping, and what is refused.
-//!
-//! A parameter known here or from other servers that would change the answer is applied or refused, never passed over;
-//! names that nobody knows are ignored.
+//! Parameters that protocols share: sampling, stopping, streaming. What is refused stands in [`crate::known`].
 
 use crate::app::App;
 use crate::error::{ApiError, brief};
@@ -42,9 +39,8 @@ pub(crate) struct ParamNames {
 /// Those of Chat Completions and Completions.
 pub(crate) const OPENAI: ParamNames = ParamNames { max_tokens: &["max_completion_tokens", "max_tokens"], stop: "stop" };
 
-/// Reads them, and refuses those of every protocol that cannot be applied.
+/// Reads them.
 pub(crate) fn params(app: &App, fields: Fields<'_>, names: ParamNames) -> Result<Params, ApiError> {
-    refuse(fields, &SHARED)?;
     let mut max_tokens = None;
     for name in names.max_tokens {
         max_tokens = max_tokens.or(fields.whole(name, 0)?.map(|n| (*name, n)));
@@ -86,7 +82,7 @@ pub(crate) fn at_most(name: &str, what: &str, found: usize, most: usize) -> Resu
 }
 
 /// Requests with different salts share no cached work, so that none can tell from its speed what another has asked.
-fn salt(fields: Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
+pub(crate) fn salt(fields: Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
     let Some(salt) = fields.string("cache_salt")? else { return Ok(None) };
     match (1..=SALT_BYTES).contains(&salt.len()) {
         true => Ok(Some(salt.into())),
@@ -95,7 +91,7 @@ fn salt(fields: Fields<'_>) -> Result<Option<Arc<str>>, ApiError> {
 }
 
 /// More goes first, where the server's policy looks at it.
-fn priority(fields: Fields<'_>) -> Result<i32, ApiError> {
+pub(crate) fn priority(fields: Fields<'_>) -> Result<i32, ApiError> {
     let priority = fields.whole("priority", i64::from(i32::MIN))?.unwrap_or(0);
     i32::try_from(priority).map_err(|_| fields.outside("priority", "from -2147483648 to 2147483647"))
 }
@@ -197,7 +193,7 @@ pub(crate) struct StreamOptions {
 pub(crate) fn stream_options(fields: Fields<'_>) -> Result<StreamOptions, ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let options = fields.object("stream_options")?;
-    let option = |key| options.map_or(Ok(None), |o| Fields(o).boolean(key));
+    let option = |key| options.map_or(Ok(None), |o| Fields(o).boolean(key).map_err(|e| e.inside("stream_options")));
     Ok(StreamOptions {
         stream,
         usage_at_end: option("include_usage")?.unwrap_or(false),
@@ -218,52 +214,4 @@ pub(crate) fn unknown_model(app: &App, model: &str) -> ApiError {
     let message = format!("there is no model `{model}`, this server has `{}`", app.model);
     let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, "model_not_found", message);
     ApiError { param: Some("model".into()), ..error }
-}
-
-/// A parameter, the values that change nothing, and what to do instead.
-pub(crate) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
-
-pub(crate) const LEAVE_OUT: &str = "leave it out";
-
-pub(crate) fn never(_: &Value) -> bool {
-    false
-}
-
-/// An empty list.
-pub(crate) fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
-}
-
-pub(crate) fn is_false(value: &Value) -> bool {
-    value == &Value::Bool(false)
-}
-
-pub(crate) fn is_one(value: &Value) -> bool {
-    value.as_f64() == Some(1.0)
-}
-
-const SHARED: [Refused; 13] = [
-    ("use_beam_search", is_false, LEAVE_OUT),
-    ("length_penalty", is_one, LEAVE_OUT),
-    ("prompt_logprobs", never, "use `/v1/completions` with `echo` and `logprobs`"),
-    ("stop_regex", never, "use `stop` with plain strings"),
-    ("lora_path", never, LEAVE_OUT),
-    ("custom_logit_processor", never, LEAVE_OUT),
-    ("allowed_token_ids", never, "use `logit_bias`, or a format"),
-    ("bad_words", |words| words.as_array().is_some_and(Vec::is_empty), "use `logit_bias`"),
-    ("truncate_prompt_tokens", never, "send a shorter prompt"),
-    ("thinking_token_budget", never, LEAVE_OUT),
-    ("return_token_ids", is_false, LEAVE_OUT),
-    ("return_hidden_states", is_false, LEAVE_OUT),
-    ("guided_whitespace_pattern", never, LEAVE_OUT),
-];
-
-/// Refuses the parameters of a table.
-pub(crate) fn refuse(fields: Fields<'_>, table: &[Refused]) -> Result<(), ApiError> {
-    for (key, is_harmless, instead) in table {
-        if let Some(value) = fields.get(key).filter(|value| !is_harmless(value)) {
-            return Err(ApiError::unsupported(key, value, instead));
-        }
-    }
-    Ok(())
 }

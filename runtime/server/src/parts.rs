@@ -46,7 +46,19 @@ pub(crate) fn object_schema<'a>(map: Fields<'a>, at: &str, key: &str) -> Result<
 /// The object at `at`, and the type that it says.
 pub(crate) fn typed<'a>(value: &'a Value, at: &str) -> Result<(&'a str, Fields<'a>), ApiError> {
     let map = value.as_object().map(Fields).ok_or_else(|| wrong_type(at, value, "an object"))?;
+    cache_control(map, at)?;
     Ok((word(map, at, "type")?, map))
+}
+
+/// Checks what the object at `at`, or the request where that is empty, says of caching. It changes nothing.
+pub(crate) fn cache_control(map: Fields<'_>, at: &str) -> Result<(), ApiError> {
+    let key = "cache_control";
+    let Some(value) = map.get(key) else { return Ok(()) };
+    if value.get("type").is_some_and(|kind| kind == "ephemeral") {
+        return Ok(());
+    }
+    let dot = if at.is_empty() { "" } else { "." };
+    Err(wrong_type(&format!("{at}{dot}{key}"), value, "an object of type `ephemeral`"))
 }
 
 /// The text of content: of a string, or of all parts of a list, which are of these types.

@@ -58,6 +58,7 @@ pub(crate) fn guarded(routes: Router) -> Router {
     routes
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn(guard::well_formed))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(errors::in_the_routes_form))
 }

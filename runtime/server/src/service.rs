@@ -50,6 +50,13 @@ struct Asked {
     is_probe: bool,
 }
 
+impl Asked {
+    /// How many places it takes in the queue.
+    fn places(&self) -> usize {
+        if self.is_probe { 0 } else { self.requests.len() }
+    }
+}
+
 /// Requests that were taken: their names in the engine, and where their events come out.
 struct Taken {
     ids: Vec<RequestId>,
@@ -88,6 +95,8 @@ struct State {
     round_ms: AtomicU64,
     /// How many found no room in the last step.
     stalled: AtomicUsize,
+    /// Answers that were asked for since the load was published.
+    on_their_way: AtomicUsize,
     metrics: Metrics,
     log: Option<Log>,
 }
@@ -122,6 +131,7 @@ impl Service {
             started: Instant::now(),
             round_ms: AtomicU64::new(0),
             stalled: AtomicUsize::new(0),
+            on_their_way: AtomicUsize::new(0),
             metrics: Metrics::default(),
             log,
         });
@@ -132,9 +142,8 @@ impl Service {
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            let (events, clients, names, arrivals, stalled) = Default::default();
-            let rate = Rate::default();
-            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, rate }.run();
+            let (events, clients, names, arrivals, taken, rate) = Default::default();
+            Worker { engine, inbox, events, clients, names, arrivals, taken, door: own, state, rate }.run();
         })?;
         Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
@@ -166,7 +175,8 @@ impl Service {
     /// that is known.
     pub(crate) fn admits(&self, rid: Option<&str>) -> Result<(), Load> {
         let metrics = &self.state.metrics;
-        let load = Load { running: metrics.running(), waiting: metrics.queued() };
+        let on_their_way = self.state.on_their_way.load(Ordering::Acquire);
+        let load = Load { running: metrics.running(), waiting: metrics.queued() + on_their_way };
         let stalled = self.state.stalled.load(Ordering::Acquire);
         if self.door.admits(load, stalled, 1, self.most_running) {
             return Ok(());
@@ -177,7 +187,7 @@ impl Service {
 
     /// Most answers that can be under way together.
     pub(crate) fn most_answers(&self) -> Load {
-        Load { running: self.most_running, waiting: self.door.queued }
+        self.door.most_answers(self.most_running)
     }
 
     /// Counts and times of this server.
@@ -198,6 +208,8 @@ impl Service {
 
     async fn ask(&self, asked: Asked) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
+        // Before it is sent, so that it is never taken off first.
+        self.state.on_their_way.fetch_add(asked.places(), Ordering::AcqRel);
         self.orders.send(Order::Submit { asked, reply }).map_err(|_| Turned::Stopped)?;
         let answer = self.unless_stuck(answer).await.ok_or(Turned::Stuck)?;
         let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
@@ -383,8 +395,8 @@ struct Worker<E: Executor> {
     names: HashMap<String, usize>,
     /// What has come, in order, where waiting has a limit.
     arrivals: VecDeque<Arc<Group>>,
-    /// How many found no room in the last step.
-    stalled: usize,
+    /// Answers that were asked for, and have been heard of, since the load was published.
+    taken: usize,
     door: Door,
     state: Arc<State>,
     rate: Rate,
@@ -420,13 +432,10 @@ impl<E: Executor> Worker<E> {
 
     /// Writes down what others may want to know.
     fn publish(&mut self, progress: Progress) {
-        // While a step is on its way nobody was looked at: who waits then may find room in the next.
-        if progress != Progress::Waiting {
-            self.stalled = self.engine.scheduler().waiting();
-            self.state.stalled.store(self.stalled, Ordering::Release);
-        }
+        self.state.stalled.store(self.engine.scheduler().passed_over(), Ordering::Release);
         let (metrics, is_idle, now) = (&self.state.metrics, progress == Progress::Idle, Instant::now());
         metrics.load(self.engine.scheduler());
+        self.state.on_their_way.fetch_sub(std::mem::take(&mut self.taken), Ordering::AcqRel);
         let is_due = self.rate.look(now, metrics.generated(), !is_idle);
         metrics.rate(self.rate.per_second());
         if let (Some(log), true) = (&self.state.log, is_due) {
@@ -480,6 +489,7 @@ impl<E: Executor> Worker<E> {
     fn take(&mut self, order: Order) {
         match order {
             Order::Submit { asked, reply } => {
+                self.taken += asked.places();
                 let answer = self.submit(asked);
                 let _ = reply.send(answer);
             }
@@ -509,13 +519,13 @@ impl<E: Executor> Worker<E> {
         }
         let (scheduler, all) = (self.engine.scheduler(), requests.len());
         let load = Load { running: scheduler.running(), waiting: scheduler.waiting() };
-        let most = Load { running: scheduler.most_running(), waiting: self.door.queued };
+        let most = self.door.most_answers(scheduler.most_running());
         if all > most.all() {
             return Err(Turned::TooMany(all, most));
         }
-        if !is_probe && !self.door.admits(load, self.stalled, all, most.running) {
+        if !is_probe && !self.door.admits(load, scheduler.passed_over(), all, most.running) {
             self.state.turned_away(Some(&rid), "full");
-            return Err(Turned::Full(load));
+            return Err(Turned::Full(all, load));
         }
         // One that is refused leaves none of the others behind.
         let ids = self.engine.submit_all(requests).map_err(Turned::Refused)?;

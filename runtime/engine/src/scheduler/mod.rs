@@ -116,6 +116,8 @@ pub struct Scheduler {
     /// What those that run will still need, while nobody has started or given way since it was summed up.
     still: Option<admit::Need>,
     in_flight: usize,
+    /// How many the last plan left waiting.
+    passed_over: usize,
     spare_shares: Vec<Shares>,
     spare_step: Option<Step>,
     counts: Counts,
@@ -158,6 +160,7 @@ impl Scheduler {
             awaited: None,
             still: None,
             in_flight: 0,
+            passed_over: 0,
             spare_shares: Vec::new(),
             spare_step: None,
             counts: Counts::default(),
@@ -212,6 +215,11 @@ impl Scheduler {
     /// Requests that wait for room.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Requests that the last plan looked at and that wait on; those that have come since may yet find room.
+    pub fn passed_over(&self) -> usize {
+        self.passed_over.min(self.waiting.len())
     }
 
     /// Requests that have their pages.

@@ -37,6 +37,7 @@ impl Scheduler {
             self.sweep_preempted();
         }
         self.sweep();
+        self.passed_over = self.waiting.len();
         if shares.0.is_empty() {
             self.spare_step = Some(step);
             self.spare_shares.push(shares);

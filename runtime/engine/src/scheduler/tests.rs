@@ -245,3 +245,22 @@ fn the_first_id_behind_the_vocabulary_is_no_token() {
         assert_eq!(ended, !is_one, "{events:?}");
     }
 }
+
+#[test]
+fn only_those_whom_a_plan_has_looked_at_are_passed_over() {
+    let mut s = scheduler(1);
+    let first = s.submit(request(2, 2)).unwrap();
+    let (step, shares) = s.plan().unwrap();
+    // Who comes while the step is on its way may find room in the next.
+    let second = s.submit(request(2, 2)).unwrap();
+    assert_eq!((s.waiting(), s.passed_over()), (1, 0));
+    s.absorb(&shares, &mut answer(&step, 7), &mut Vec::new());
+    assert_eq!((s.waiting(), s.passed_over()), (1, 0));
+    let (step, shares) = s.plan().unwrap();
+    assert_eq!((s.waiting(), s.passed_over()), (1, 1));
+    s.absorb(&shares, &mut answer(&step, 7), &mut Vec::new());
+    s.abort(first, &mut Vec::new());
+    s.abort(second, &mut Vec::new());
+    assert!(s.plan().is_none());
+    assert_eq!((s.waiting(), s.passed_over()), (0, 0));
+}

@@ -5,32 +5,19 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, token_id, wrong_type};
 use crate::format::format;
-use crate::params::{self, MOST_LOGPROBS, OPENAI, Refused, is_false, never, refuse};
+use crate::known::{self, CHAT};
+use crate::params::{self, MOST_LOGPROBS, OPENAI};
 use crate::parts;
 use crate::turn::{FieldNames, Tool, ToolChoice, TurnRequest};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
-/// Parameters of this route that would change the answer.
-const REFUSED: [Refused; 6] = [
-    ("functions", never, "use `tools`"),
-    ("function_call", never, "use `tool_choice`"),
-    ("modalities", is_text_only, "this model writes text"),
-    ("audio", never, "this model writes text"),
-    ("web_search_options", never, "declare a tool for it"),
-    ("echo", is_false, "put the last message in front of the answer yourself"),
-];
-
 /// Words for how much to think.
 const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"];
 
-fn is_text_only(value: &Value) -> bool {
-    value == &json!(["text"])
-}
-
 /// Reads a whole request.
 pub(crate) fn turn_request(app: &App, fields: Fields<'_>) -> Result<TurnRequest, ApiError> {
-    refuse(fields, &REFUSED)?;
+    known::check(fields, CHAT)?;
     let mut params = params::params(app, fields, OPENAI)?;
     params.sampling.logprobs = logprobs(fields)?;
     let names = FieldNames {
@@ -99,7 +86,7 @@ fn reasoning(
     if let Some(map) = fields.object("reasoning")? {
         let settings = Fields(map);
         effort = effort.or(self::effort("reasoning.effort", settings.get("effort"))?);
-        if settings.boolean("enabled")? == Some(false) {
+        if settings.boolean("enabled").map_err(|error| error.inside("reasoning"))? == Some(false) {
             thinking_off(app, "reasoning.enabled", !without_tools, &mut variables)?;
         }
     }

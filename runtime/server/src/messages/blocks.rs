@@ -1,11 +1,15 @@
 //! System text and messages of content blocks, brought into the form that chat templates read.
 
 use super::thinking;
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::fields::{Fields, missing, wrong_type};
 use crate::parts::{self, text_of, typed, word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Calls so far by their ids: the name of the tool, until its result has come.
+type Open = HashMap<String, Option<String>>;
 
 /// The type of blocks that are text.
 const TEXT: [&str; 1] = ["text"];
@@ -22,7 +26,7 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
         let message = "`messages` is empty, at least one message is needed";
         return Err(ApiError::field("messages", "invalid_value", message));
     }
-    let mut names = HashMap::new();
+    let mut open = Open::new();
     let mut continues = false;
     for (i, message) in list.iter().enumerate() {
         let at = format!("messages[{i}]");
@@ -33,9 +37,9 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
         continues = false;
         match map.get("role") {
             None => return Err(missing(&at_role)),
-            Some(role) if role == "user" => user(content, &at_content, &names, &mut messages)?,
+            Some(role) if role == "user" => user(content, &at_content, &mut open, &mut messages)?,
             Some(role) if role == "assistant" => {
-                messages.push(assistant(content, &at_content, &mut names)?);
+                messages.push(assistant(content, &at_content, &mut open)?);
                 continues = true;
             }
             Some(other) => {
@@ -47,7 +51,7 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
 }
 
 /// A user's message: results of tools become messages of their own, in the order in which they stand among the text.
-fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+fn user(content: &Value, at: &str, open: &mut Open, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     let Value::Array(blocks) = content else {
         messages.push(json!({"role": "user", "content": text_of(content, at, &TEXT)?}));
         return Ok(());
@@ -64,7 +68,7 @@ fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &m
             "text" => text.get_or_insert_default().push_str(word(block, &at, "text")?),
             "tool_result" => {
                 messages.extend(text.take().map(|text| json!({"role": "user", "content": text})));
-                messages.push(result(block, &at, names)?);
+                messages.push(result(block, &at, open)?);
             }
             kind => return Err(unread(kind, &at)),
         }
@@ -74,7 +78,7 @@ fn user(content: &Value, at: &str, names: &HashMap<String, String>, messages: &m
 }
 
 /// What a tool said.
-fn result(block: Fields<'_>, at: &str, names: &HashMap<String, String>) -> Result<Value, ApiError> {
+fn result(block: Fields<'_>, at: &str, open: &mut Open) -> Result<Value, ApiError> {
     let id = word(block, at, "tool_use_id")?;
     let content = match block.get("content") {
         None => String::new(),
@@ -83,18 +87,28 @@ fn result(block: Fields<'_>, at: &str, names: &HashMap<String, String>) -> Resul
     let mut message = Map::new();
     message.insert("role".into(), json!("tool"));
     message.insert("tool_call_id".into(), json!(id));
-    if let Some(name) = names.get(id) {
-        message.insert("name".into(), json!(name));
-    }
+    let failed = parts::switch(block, at, "is_error")?.unwrap_or(false);
+    let at_id = format!("{at}.tool_use_id");
+    let refused = |what: &str| {
+        let message = format!("`{at_id}` is {}, {what}", brief(&json!(id)));
+        Err(ApiError::field(&*at_id, "invalid_value", message))
+    };
+    match open.entry(id.to_owned()) {
+        Entry::Vacant(_) => return refused("which no `tool_use` before it has; send the call with its result"),
+        Entry::Occupied(mut call) => match call.get_mut().take() {
+            None => return refused("whose result was sent already; send it once"),
+            Some(name) => message.insert("name".into(), json!(name)),
+        },
+    };
     message.insert("content".into(), json!(content));
-    if parts::switch(block, at, "is_error")?.unwrap_or(false) {
+    if failed {
         message.insert("is_error".into(), json!(true));
     }
     Ok(Value::Object(message))
 }
 
-/// An assistant's message: its reasoning, its text and its calls, whose names are kept for their results.
-fn assistant(content: &Value, at: &str, names: &mut HashMap<String, String>) -> Result<Value, ApiError> {
+/// An assistant's message: its reasoning, its text and its calls, which wait for their results.
+fn assistant(content: &Value, at: &str, open: &mut Open) -> Result<Value, ApiError> {
     let mut message = Map::new();
     message.insert("role".into(), json!("assistant"));
     let Value::Array(blocks) = content else {
@@ -116,7 +130,7 @@ fn assistant(content: &Value, at: &str, names: &mut HashMap<String, String>) -> 
                 if !input.is_object() {
                     return Err(wrong_type(&at_input, input, "an object"));
                 }
-                names.insert(id.to_owned(), name.to_owned());
+                open.insert(id.to_owned(), Some(name.to_owned()));
                 calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}}));
             }
             kind => return Err(unread(kind, &at)),

@@ -7,8 +7,9 @@ use crate::chat::effort;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::check_schema;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, is_false, never, refuse};
-use crate::parts::optional_word;
+use crate::known::{self, MESSAGES};
+use crate::params::{self, ParamNames};
+use crate::parts::{self, optional_word};
 use crate::turn::{FieldNames, Format, TurnRequest};
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
@@ -17,29 +18,6 @@ const NAMES: ParamNames = ParamNames { max_tokens: &["max_tokens"], stop: "stop_
 
 /// Where the answer's format is said.
 const FORMAT: &str = "output_config.format";
-const IN_CONFIG: &str = "use `output_config.format`";
-
-/// Parameters that would change the answer.
-const REFUSED: [Refused; 17] = [
-    ("mcp_servers", is_empty, "declare their tools in `tools`"),
-    ("container", never, LEAVE_OUT),
-    ("context_management", edits_thinking_only, "send the messages as the model is to see them"),
-    ("n", |n| n.as_u64() == Some(1), "ask several times"),
-    // What other protocols and servers call it.
-    ("stop", is_empty, "use `stop_sequences`"),
-    ("max_completion_tokens", never, "use `max_tokens`"),
-    ("logprobs", is_false, LEAVE_OUT),
-    ("response_format", never, IN_CONFIG),
-    ("structured_outputs", never, IN_CONFIG),
-    ("structural_tag", never, IN_CONFIG),
-    ("json_schema", never, IN_CONFIG),
-    ("guided_json", never, IN_CONFIG),
-    ("guided_choice", never, IN_CONFIG),
-    ("guided_grammar", never, IN_CONFIG),
-    ("guided_regex", never, IN_CONFIG),
-    ("regex", never, IN_CONFIG),
-    ("ebnf", never, IN_CONFIG),
-];
 
 /// A request that is read.
 pub(super) struct Asked {
@@ -53,7 +31,8 @@ pub(super) struct Asked {
 /// Reads a request; one that only counts need not say how long the answer may be.
 pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<Asked, ApiError> {
     params::model(app, fields)?;
-    refuse(fields, &REFUSED)?;
+    known::check(fields, MESSAGES)?;
+    parts::cache_control(fields, "")?;
     if !only_counts && fields.whole("max_tokens", 1)?.is_none() {
         return Err(missing("max_tokens"));
     }
@@ -66,7 +45,7 @@ pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<
     let (messages, continues) = blocks::messages(fields)?;
     let (tools, places) = tools::tools(fields)?;
     let (tool_choice, parallel_tool_calls) = tools::choice(fields, &tools)?;
-    let mut variables = Map::new();
+    let mut variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     let shown = thinking::thinking(app, fields, !tools.is_empty(), params.max_tokens, &mut variables)?;
     let config = fields.object("output_config")?;
     let effort = effort("output_config.effort", config.and_then(|config| Fields(config).get("effort")))?;
@@ -109,13 +88,4 @@ fn format(fields: Fields<'_>, config: Option<&Map<String, Value>>) -> Result<(&'
     check_schema(&at_schema, schema)?;
     // This protocol promises the schema, so that what cannot be held is refused.
     Ok((at, Format::Held(GrammarSpec::JsonSchema { schema: schema.clone(), strict: true })))
-}
-
-/// Whether edits only choose which reasoning of earlier turns is kept, about which the chat template decides.
-fn edits_thinking_only(value: &Value) -> bool {
-    let is_about_thinking = |edit: &Value| edit["type"].as_str().is_some_and(|kind| kind.starts_with("clear_thinking"));
-    match value.get("edits") {
-        None => value.is_object(),
-        Some(edits) => edits.as_array().is_some_and(|edits| edits.iter().all(is_about_thinking)),
-    }
 }

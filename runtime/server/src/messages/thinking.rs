@@ -7,7 +7,7 @@
 use crate::app::App;
 use crate::chat::thinking_off;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, missing, whole, wrong_type};
 use crate::parts::{optional_word, word};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -43,6 +43,7 @@ pub(super) fn thinking(
     };
     let map = Fields(map);
     match word(map, "thinking", "type")? {
+        "enabled" if map.get(BUDGET).is_none() => return Err(missing(&format!("thinking.{BUDGET}"))),
         "enabled" | "adaptive" => {}
         "disabled" => {
             thinking_off(app, "thinking.type", with_tools, variables)?;
@@ -61,15 +62,17 @@ pub(super) fn thinking(
     }
 }
 
+/// How many tokens the model should think for; what is `enabled` says so.
+const BUDGET: &str = "budget_tokens";
 /// Fewest tokens that the protocol lets a model think for, where the context has room for more.
 const LEAST_BUDGET: usize = 1024;
 
 /// How many tokens the model should think for, less than the whole answer may have.
 fn budget(app: &App, map: Fields<'_>, max_tokens: Option<usize>) -> Result<Option<Value>, ApiError> {
-    let at = "thinking.budget_tokens";
-    let Some(value) = map.get("budget_tokens") else { return Ok(None) };
+    let at = &format!("thinking.{BUDGET}");
+    let Some(value) = map.get(BUDGET) else { return Ok(None) };
     let least = if app.service.limit_tokens() > LEAST_BUDGET { LEAST_BUDGET } else { 1 };
-    let budget = value.as_u64().map(|budget| usize::try_from(budget).unwrap_or(usize::MAX));
+    let budget = whole(value).and_then(|budget| usize::try_from(budget).ok());
     let budget = budget.filter(|budget| *budget >= least);
     let budget = budget.ok_or_else(|| wrong_type(at, value, &format!("a whole number of at least {least}")))?;
     match max_tokens {

@@ -44,6 +44,7 @@ fn unknown(kind: &str, at: &str) -> ApiError {
 }
 
 fn tool(map: Fields<'_>, at: &str) -> Result<Tool, ApiError> {
+    parts::cache_control(map, at)?;
     let name = parts::name(map, at)?;
     let description = parts::optional_word(map, at, "description")?;
     let key = "input_schema";

@@ -10,7 +10,8 @@ use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::{self, json_schema};
 use crate::ids;
-use crate::params::{self, MOST_LOGPROBS, ParamNames, Refused, is_empty, is_false, is_one, never, refuse};
+use crate::known::{self, RESPONSES};
+use crate::params::{self, MOST_LOGPROBS, ParamNames};
 use crate::turn::{FieldNames, Format, TurnRequest};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -26,23 +27,6 @@ const NAMES: FieldNames = FieldNames {
     function: "",
     parameters: "parameters",
 };
-/// Parameters of this and of other routes that would change the answer.
-const REFUSED: [Refused; 14] = [
-    ("messages", never, "use `input`"),
-    ("input_ids", never, "use `input`, or `/v1/chat/completions`"),
-    ("max_tokens", never, "use `max_output_tokens`"),
-    ("max_completion_tokens", never, "use `max_output_tokens`"),
-    ("n", is_one, "ask several times"),
-    ("logprobs", is_false, "use `top_logprobs`, or `include` with `message.output_text.logprobs`"),
-    ("response_format", never, "use `text.format`"),
-    ("reasoning_effort", never, "use `reasoning.effort`"),
-    ("functions", never, "use `tools`"),
-    ("function_call", never, "use `tool_choice`"),
-    ("conversation", never, "use `previous_response_id`"),
-    ("prompt", never, "send its text as `instructions` and `input`"),
-    ("context_management", is_empty, "use `truncation`"),
-    ("chat_template", never, "use `/v1/chat/completions`"),
-];
 /// What `include` may ask for. What belongs to hosted tools never occurs.
 const INCLUDED: [&str; 8] = [
     ENCRYPTED,
@@ -86,7 +70,7 @@ pub(super) struct Shape {
 impl Asked {
     /// Reads a whole request.
     pub fn read(app: &App, fields: Fields<'_>) -> Result<Asked, ApiError> {
-        refuse(fields, &REFUSED)?;
+        known::check(fields, RESPONSES)?;
         params::model(app, fields)?;
         let mut params = params::params(app, fields, PARAMS)?;
         let id = ids::name("resp_");
@@ -215,7 +199,7 @@ impl Reasoning {
             return Ok(Reasoning { effort: None, summary: Value::Null, variables });
         };
         let settings = Fields(map);
-        if settings.boolean("enabled")? == Some(false) {
+        if settings.boolean("enabled").map_err(|error| error.inside("reasoning"))? == Some(false) {
             thinking_off(app, "reasoning.enabled", !without_tools, &mut variables)?;
         }
         let mut summary = Value::Null;

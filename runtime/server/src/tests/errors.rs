@@ -79,7 +79,7 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"stop_token_ids": [2048]}), "stop_token_ids", "invalid_value"),
         (json!({"stop_token_ids": [-1]}), "stop_token_ids", "invalid_value"),
         (json!({"stream": "yes"}), "stream", "invalid_type"),
-        (json!({"stream_options": {"include_usage": 1}}), "include_usage", "invalid_type"),
+        (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage", "invalid_type"),
         (json!({"model": 5}), "model", "invalid_type"),
         (json!({"n": 0}), "n", "invalid_value"),
         (json!({"n": 129}), "n", "invalid_value"),
@@ -302,7 +302,7 @@ async fn numbers_beyond_64_bits_are_told_their_range_and_parts_what_is_read() {
 async fn a_compressed_body_is_refused_by_its_header() {
     let app = app("one");
     let ask = async |path: &str, encoding: &str| {
-        let body = with(chat_body(json!({"prompt": "A", "text": "A", "input": "A", "max_tokens": 1})), json!({}));
+        let body = json!({"prompt": "A", "max_tokens": 1});
         let request =
             Request::post(path).header("content-type", "application/json").header("content-encoding", encoding);
         send(&app, request.body(Body::from(body.to_string())).unwrap()).await

@@ -231,3 +231,100 @@ async fn a_character_that_is_cut_does_not_show() {
     let reply = post(&app, TEXTS, json!({"prompt": "A", "temperature": 0, "max_tokens": 9})).await.json();
     assert!(reply["choices"][0]["text"].as_str().unwrap().contains('\u{FFFD}'), "{reply}");
 }
+
+#[tokio::test]
+async fn no_call_is_asked_for_behind_an_answer_that_is_begun() {
+    let app = app();
+    let begun = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The answer"}]);
+    let tools = json!([tool("f", json!({}))]);
+    let chat = |choice: Value| json!({"messages": begun, "continue_final_message": true, "tools": tools, "tool_choice": choice, "max_tokens": 5});
+    let functions = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    let response = |choice: Value| json!({"input": begun, "continue_final_message": true, "tools": functions, "tool_choice": choice, "max_output_tokens": 5});
+    let own = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    let message =
+        |choice: Value| messages(json!({"messages": begun, "tools": own, "tool_choice": choice, "max_tokens": 5}));
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    for (path, body) in [
+        (CHAT, chat(json!("required"))),
+        (CHAT, chat(named)),
+        (RESPONSES, response(json!("required"))),
+        (RESPONSES, response(json!({"type": "function", "name": "f"}))),
+        (MESSAGES, message(json!({"type": "any"}))),
+        (MESSAGES, message(json!({"type": "tool", "name": "f"}))),
+    ] {
+        for stream in [false, true] {
+            let (status, param, code) = refused(&app, path, with(body.clone(), json!({"stream": stream}))).await;
+            let kind = if path == MESSAGES { "invalid_request_error" } else { "invalid_value" };
+            assert_eq!((status, code.as_str()), (400, kind), "{path} {body}");
+            assert!(param.contains("tool_choice"), "{path} {param}");
+        }
+    }
+    for (path, body) in [
+        (CHAT, chat(json!("auto"))),
+        (RESPONSES, response(json!("none"))),
+        (MESSAGES, message(json!({"type": "auto"}))),
+    ] {
+        let reply = post(&app, path, body).await;
+        assert_eq!(reply.status, StatusCode::OK, "{path} {}", String::from_utf8_lossy(&reply.body));
+    }
+}
+
+/// Wherever the limit falls, no part of the markup shows: not in what is told whole, nor in a stream.
+#[tokio::test]
+async fn a_limit_inside_markup_shows_none_of_it() {
+    let script = call(&[("s", "a")]);
+    let tokens = TEXT.tokenizer.encode(&script, false).unwrap().len();
+    let tools = json!([tool("f", json!({"s": {"type": "string"}}))]);
+    let mut seen = [0; 2];
+    for (is_held, options) in [(true, Options::default()), (false, free())] {
+        let app = app_with_options(scripted(&script), options);
+        for limit in 1..tokens {
+            let body = chat_body(json!({"tools": tools, "temperature": 0, "max_tokens": limit}));
+            let (whole, streamed) = (whole(&app, body.clone()).await.0, streamed(&app, body).await.0);
+            assert_eq!(whole[0].reasoning, streamed[0].reasoning, "{limit}");
+            let shows =
+                whole.iter().chain(&streamed).any(|one| one.reasoning.contains("<|") || one.content.contains("<|"));
+            assert!(!(shows && is_held), "{limit}: {whole:?} {streamed:?}");
+            seen[usize::from(is_held)] += usize::from(shows);
+        }
+        assert_eq!(whole(&app, chat_body(json!({"tools": tools, "temperature": 0}))).await.0[0].calls.len(), 1);
+    }
+    // Free text may say it, and loses nothing.
+    assert_eq!(seen, [1, 0]);
+}
+
+/// Who waits for a grammar is counted while it does, and what is kept is no compiling.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_compiling_and_finding_are_counted() {
+    let app = app();
+    let counted = async |name: &str| {
+        let page = String::from_utf8(get(&app, "/metrics").await.body).unwrap();
+        let name = format!("beam_run_{name}{{");
+        let sample = page.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{name}: {page}"));
+        sample.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let places = app.places(text::grammar::Lane::Short).clone();
+    let all = u32::try_from(places.available_permits()).unwrap();
+    let taken = places.acquire_many_owned(all).await.unwrap();
+    let body = json!({"prompt": "A", "regex": "[ab]{3}", "max_tokens": 5});
+    let first = {
+        let (app, body) = (app.clone(), body.clone());
+        tokio::spawn(async move { post(&app, TEXTS, body).await.status })
+    };
+    while counted("num_grammar_queue_reqs").await == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counted("grammar_queue_time_seconds_count").await, 0);
+    drop(taken);
+    assert_eq!(first.await.unwrap(), StatusCode::OK);
+    assert_eq!(post(&app, TEXTS, body).await.status, StatusCode::OK);
+    for (name, count) in [
+        ("num_grammar_queue_reqs", 0),
+        ("num_grammar_total", 2),
+        ("num_grammar_cache_hit_total", 1),
+        ("grammar_queue_time_seconds_count", 1),
+        ("grammar_compilation_time_seconds_count", 1),
+    ] {
+        assert_eq!(counted(name).await, count, "{name}");
+    }
+}

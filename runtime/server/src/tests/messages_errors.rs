@@ -59,6 +59,12 @@ async fn a_field_that_is_wrong_is_named() {
     let f = json!([{"name": "f", "input_schema": {"type": "object"}}]);
     let with_f = |more: Value| with(json!({"tools": f}), more);
     let result = |more: Value| user(with(json!({"type": "tool_result", "tool_use_id": "a"}), more));
+    let results = |ids: Value| {
+        let call = json!({"type": "tool_use", "id": "a", "name": "f", "input": {}});
+        let each = ids.as_array().unwrap().iter().map(|id| json!({"type": "tool_result", "tool_use_id": id}));
+        let said = json!({"role": "assistant", "content": [call]});
+        json!({"messages": [said, {"role": "user", "content": each.collect::<Vec<_>>()}]})
+    };
     let at = "messages[0].content[0]";
     let cases = [
         (json!({"max_tokens": null}), "max_tokens"),
@@ -121,7 +127,19 @@ async fn a_field_that_is_wrong_is_named() {
         (json!({"thinking": {"type": "some"}}), "thinking.type"),
         (json!({"thinking": {"type": "enabled", "budget_tokens": 0}}), "thinking.budget_tokens"),
         (json!({"thinking": {"type": "enabled", "budget_tokens": 250}}), "thinking.budget_tokens"),
-        (json!({"thinking": {"type": "enabled", "display": "all"}}), "thinking.display"),
+        (json!({"thinking": {"type": "adaptive", "display": "all"}}), "thinking.display"),
+        (json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens"),
+        (json!({"cache_control": 5}), "cache_control"),
+        (user(json!({"type": "text", "text": "Hi", "cache_control": 5})), "messages[0].content[0].cache_control"),
+        (
+            user(json!({"type": "text", "text": "Hi", "cache_control": {"type": "for ever"}})),
+            "content[0].cache_control",
+        ),
+        (json!({"system": [{"type": "text", "text": "Hi", "cache_control": []}]}), "system[0].cache_control"),
+        (tool(json!({"name": "f", "input_schema": {}, "cache_control": true})), "tools[0].cache_control"),
+        (result(json!({})), "messages[0].content[0].tool_use_id"),
+        (results(json!(["b"])), "messages[1].content[0].tool_use_id"),
+        (results(json!(["a", "a"])), "messages[1].content[1].tool_use_id"),
         (json!({"output_config": {"effort": "huge"}}), "output_config.effort"),
         (json!({"output_config": {"format": {"type": "text"}}}), "output_config.format.type"),
         (json!({"output_config": {"format": {"type": "json_schema"}}}), "output_config.format.schema"),

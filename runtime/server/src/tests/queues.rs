@@ -35,6 +35,7 @@ async fn the_queue_counts_answers_whoever_asks_for_them() {
     let Err(turned) = three.await else { panic!("four answers find three places") };
     let error = app.turned(turned, "prompt", "max_tokens");
     assert_eq!((error.status.as_u16(), error.code), (429, "queue_full"), "{error:?}");
+    assert!(error.message.contains("2 may wait, and the 3 of this request find no place"), "{error:?}");
     let two = {
         let app = app.clone();
         let body = texts(1, 2);
@@ -115,4 +116,35 @@ async fn a_prompt_that_nobody_waits_for_is_written_no_further() {
     begins.recv().await.unwrap();
     waiting.abort();
     ends.recv().await.unwrap();
+}
+
+/// The load is published between steps; whoever comes during one is counted all the same, before anything is made for him.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_during_a_step_is_counted_by_the_next_who_comes() {
+    let (model, permit, mut steps) = waiting();
+    let app = behind(model, 1, Door { queued: 1, ..Door::default() });
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
+    let running = app.service.submit(vec![request()], "a".into()).await.unwrap();
+    steps.recv().await.unwrap();
+    let mut second = std::pin::pin!(app.service.submit(vec![request()], "b".into()));
+    tokio::select! {
+        biased;
+        _ = &mut second => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
+    }
+    // One runs and one waits, of which the engine has not heard: this one is turned away while the step goes on.
+    let (status, _, code) = refusal(&app, TEXTS, json!({"prompt": "A"})).await;
+    assert_eq!((status, code.as_str()), (429, "queue_full"));
+    drop(permit);
+    for generation in [Ok(running), second.await] {
+        let mut generation = generation.unwrap_or_else(|turned| panic!("{turned:?}"));
+        while generation.next().await.is_some() {}
+    }
+    // Nobody is counted any more.
+    while app.service.metrics().running() + app.service.metrics().queued() > 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..3 {
+        assert_eq!(post(&app, TEXTS, json!({"prompt": "A", "max_tokens": 1})).await.status, StatusCode::OK);
+    }
 }

@@ -53,8 +53,7 @@ async fn bias_and_penalties_reach_the_choice() {
     let app = app("a");
     let body = chat_body(json!({"temperature": 0, "logit_bias": {"2047": 100}}));
     assert_eq!(post(&app, CHAT, body).await.json()["choices"][0]["matched_stop"], 2047);
-    let seeded = |seed: i64| chat_body(json!({"temperature": 100, "seed": seed, "max_tokens": 8}));
-    let seeded = |seed: i64| with(seeded(seed), json!({"prompt": "A"}));
+    let seeded = |seed: i64| json!({"prompt": "A", "temperature": 100, "seed": seed, "max_tokens": 8});
     let content = async |seed| post(&app, TEXTS, seeded(seed)).await.json()["choices"][0].clone();
     assert_eq!(content(-1).await, content(-1).await);
     assert_ne!(content(-1).await["text"], content(2).await["text"]);

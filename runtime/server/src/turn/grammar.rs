@@ -62,11 +62,10 @@ const PLACE_TIME: Duration = Duration::from_secs(2);
 pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldNames) -> Result<Arc<Grammar>, ApiError> {
     let metrics = app.service.metrics();
     metrics.grammars.fetch_add(1, Ordering::Relaxed);
-    let begun = Instant::now();
+    let _waits = metrics.waits_for_grammar();
     let compiler = app.grammars.as_ref().map_err(|error| unable(error, names))?;
     let whole = whole_param(&spec, names);
     let outcome = found_or_compiled(app, compiler, Arc::new(spec)).await?;
-    metrics.grammar_time.add(begun.elapsed());
     outcome.map_err(|error| {
         let counter = match &error {
             GrammarError::Slow { .. } => &metrics.grammar_timeouts,
@@ -80,9 +79,16 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
 /// What is kept needs no place, and what all requests share has places of its own: whatever some send to be compiled, plain
 /// requests go on. A thread that nobody waits for any more keeps its place until it ends.
 async fn found_or_compiled(app: &App, compiler: &Compiler, spec: Arc<GrammarSpec>) -> Result<Known, ApiError> {
+    let (metrics, begun) = (app.service.metrics(), Instant::now());
+    let hit = |found: Known| {
+        if found.is_ok() {
+            metrics.grammar_hits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(found)
+    };
     let (lane, found) = known(compiler, &spec).await?;
     if let Some(found) = found {
-        return Ok(found);
+        return hit(found);
     }
     let limits = compiler.limits();
     let place = match tokio::time::timeout(PLACE_TIME, app.places(lane).clone().acquire_owned()).await {
@@ -96,14 +102,18 @@ async fn found_or_compiled(app: &App, compiler: &Compiler, spec: Arc<GrammarSpec
     };
     // Another request may have brought the same meanwhile.
     if let (_, Some(found)) = known(compiler, &spec).await? {
-        return Ok(found);
+        return hit(found);
     }
+    metrics.grammar_queue_time.add(begun.elapsed());
+    let begun = Instant::now();
     let (tell, told) = oneshot::channel();
     // Nobody listens any more if it took too long, or the client has gone.
     if let Err(error) = compiler.begin(&spec, place, move |outcome| drop(tell.send(outcome))) {
         return Ok(Err(error));
     }
-    match tokio::time::timeout(limits.time, told).await {
+    let told = tokio::time::timeout(limits.time, told).await;
+    metrics.grammar_time.add(begun.elapsed());
+    match told {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(_)) => Err(ApiError::internal("a grammar hit a defect of the server; report it with the request")),
         Err(_) => Ok(Err(compiler.give_up(&spec))),
@@ -144,6 +154,10 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
     }
     ends_by_itself(request, answer.as_ref())?;
     let (place, begun) = TurnPlace::of(template, &prompt.text);
+    if place == TurnPlace::Answer && matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        let message = "`tool_choice` asks for a call, and the prompt ends inside an answer, behind which none can follow; let it end elsewhere, or choose `auto`";
+        return Err(ApiError::field("tool_choice", "invalid_value", message));
+    }
     let begun = prompt.mark.map_or(begun.clone(), |mark| begun.replace(mark, ""));
     if place == TurnPlace::Call {
         if is_needed {

@@ -134,6 +134,8 @@ pub(crate) struct Reader {
     plain_bytes: usize,
     /// What stopped it, once something did.
     matched: Option<Matched>,
+    /// Whether the last token of its text is a control token.
+    ends_in_control: bool,
     is_over: bool,
 }
 
@@ -156,6 +158,7 @@ impl Reader {
             reasoned_bytes: 0,
             plain_bytes: 0,
             matched,
+            ends_in_control: false,
             is_over,
         }
     }
@@ -191,6 +194,7 @@ impl Reader {
             self.stop_token(id, step)?;
             return Ok(false);
         }
+        self.ends_in_control = self.reading.controls.text(id).is_some();
         let was_reasoning = self.is_reasoning();
         let reasoned = self.reasoned_bytes;
         let new = self.detokenizer.push(&self.text.tokenizer, id).map_err(broken)?;
@@ -324,7 +328,11 @@ impl Reader {
     fn finish(&mut self, ending: Ending, word: FinishWord, step: &mut Step) -> Result<(), ApiError> {
         self.is_over = true;
         let mut word = word;
-        if let Some(parser) = self.reading.parser.take() {
+        if let Some(mut parser) = self.reading.parser.take() {
+            // Under a grammar a control token is nothing that the region says: it has begun to end it.
+            if self.reading.grammar.is_some() && self.ends_in_control {
+                parser.ends_in_control();
+            }
             let ended = parser.finish(ending).map_err(broken)?;
             let events = ended.events.into_iter().map(TurnEvent::from).collect();
             self.tell(events, &ended.spans, usize::MAX, step);

@@ -51,6 +51,8 @@ pub struct ResponseParser {
     opened: usize,
     cut_off: Vec<String>,
     dropped: Vec<Option<String>>,
+    /// Whether the text ends in a control token that is not only spelt, under a grammar.
+    ends_in_control: bool,
     failed: Option<ResponseError>,
 }
 
@@ -93,6 +95,7 @@ impl ResponseParser {
             opened: 0,
             cut_off: Vec::new(),
             dropped: Vec::new(),
+            ends_in_control: false,
             failed: None,
         };
         let events = parser.push(&begun)?;
@@ -187,13 +190,19 @@ impl ResponseParser {
         self.done.saturating_sub(self.generated)
     }
 
+    /// The text so far ends in a control token, written where a grammar admits none but those that open and close regions: what
+    /// is undecided there is markup, also the first half of a closer alone.
+    pub fn ends_in_control(&mut self) {
+        self.ends_in_control = true;
+    }
+
     /// The answer ends; what was undecided belongs to the region that is open.
     pub fn finish(mut self, ending: Ending) -> Result<Ended, ResponseError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         self.advance(true);
-        let closed = self.end_at_half_closer();
+        let closed = self.end_in_markup() || self.end_at_half_closer();
         self.release(self.base + self.buf.len());
         let held = self.options.held != Held::Free && ending == Ending::StopToken;
         self.close(closed || held);
@@ -309,7 +318,7 @@ impl ResponseParser {
                         return found;
                     }
                     let first = self.buf.get(self.done - self.base..).and_then(|rest| rest.chars().next());
-                    if scan.undecided() && self.half_closer().is_some() {
+                    if scan.undecided() && (self.ends_in_control || self.half_closer().is_some()) {
                         return None;
                     }
                     self.release(self.done + first.map_or(1, char::len_utf8));
@@ -462,6 +471,18 @@ impl ResponseParser {
             lens.rev().find(beginning).map(|len| self.done + rest.len() - len)
         });
         cuts.min()
+    }
+
+    /// Drops what is undecided where it ends in a control token: a region's text has none. Of a call nothing shows anyway.
+    fn end_in_markup(&mut self) -> bool {
+        if !self.ends_in_control || matches!(self.region, Region::Call(_)) {
+            return false;
+        }
+        let rest = self.done.saturating_sub(self.base);
+        let is_undecided = rest < self.buf.len();
+        self.buf.truncate(rest);
+        self.seen.truncate(rest);
+        is_undecided
     }
 
     fn end_at_half_closer(&mut self) -> bool {
