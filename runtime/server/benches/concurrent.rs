@@ -5,12 +5,12 @@
 //! 10 µs a token. A step takes no time, so that tokens meet on their way and go out together; with MILLISECONDS it takes
 //! so long, and every token is written to its socket alone.
 
-use axum::serve::ListenerExt;
 use engine::sim::Blank;
 use engine::toy::facts;
 use engine::{Engine, Executor, ExecutorFacts, Limits, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use serde_json::json;
-use server::{App, Options, Service, router};
+use server::{App, Options, Service, serve};
+use std::future::pending;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -115,8 +115,7 @@ fn main() {
     let address = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
         let address = listener.local_addr().expect("address").to_string();
-        let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
-        tokio::spawn(async move { axum::serve(listener, router(app)).await });
+        tokio::spawn(serve(listener, app, pending(), Duration::ZERO, pending()));
         address
     });
     let before = processor_seconds();

@@ -16,6 +16,7 @@
 mod app;
 mod body;
 mod chat;
+mod chunk;
 mod completions;
 mod control;
 mod controls;
@@ -28,6 +29,7 @@ mod generate;
 mod guard;
 mod ids;
 mod key;
+mod line;
 mod listen;
 mod log;
 mod logprobs;
@@ -43,9 +45,11 @@ mod refusals;
 mod responses;
 mod router;
 mod service;
+mod speech;
 mod sse;
 mod tokens;
 mod turn;
+mod writer;
 
 pub use app::{App, Options};
 pub use door::Door;

@@ -2,20 +2,26 @@
 //! proper end; a second signal ends it now.
 
 use crate::app::App;
+use crate::line::Wire;
 use crate::refusals::Spoken;
 use crate::router::router;
 use crate::service::Whom;
+use crate::speech::attach;
 use axum::Router;
+use axum::http::{Request, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tower::ServiceExt;
 
 /// Most headers of a request; more are answered with 431.
 pub(crate) const MOST_HEADERS: usize = 100;
@@ -100,8 +106,19 @@ fn builder() -> Builder<TokioExecutor> {
 fn attend(builder: &Builder<TokioExecutor>, routes: Router, socket: TcpStream, watched: Option<&GracefulShutdown>) {
     // Small events must not wait for large ones. A socket that refuses that still works.
     let _ = socket.set_nodelay(true);
-    let service = TowerToHyperService::new(routes);
-    let connection = builder.serve_connection(TokioIo::new(Spoken::new(socket)), service).into_owned();
+    let (wire, line) = Wire::new(socket);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (routes, line) = (routes.clone(), line.clone());
+        let speaks_chunks = request.version() == Version::HTTP_11;
+        async move {
+            let mut response = routes.oneshot(request).await?;
+            if speaks_chunks {
+                attach(&mut response, line);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = builder.serve_connection(TokioIo::new(Spoken::new(wire)), service).into_owned();
     // An error here is the client's: it has gone, or does not speak HTTP.
     match watched {
         Some(watched) => {

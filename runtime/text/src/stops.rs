@@ -18,6 +18,9 @@ impl StopStrings {
     /// Takes text; returns what is certainly before any stop string, and the stop string if one is complete. What
     /// follows a match is dropped.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {
+        if self.strings.is_empty() {
+            return (text.to_owned(), None);
+        }
         let mut all = std::mem::take(&mut self.held);
         all.push_str(text);
         let matches = self

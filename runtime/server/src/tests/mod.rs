@@ -13,6 +13,7 @@ mod held;
 mod hostile;
 mod life;
 mod limits;
+mod lines;
 mod logs;
 mod messages;
 mod messages_errors;

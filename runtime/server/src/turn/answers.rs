@@ -4,9 +4,12 @@ use super::reader::{Reader, Reading, Step, TurnEvent};
 use super::{Finish, FinishWord};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::service::Generation;
+use crate::service::{Generation, Gone};
+use crate::writer::Outlet;
 use engine::{Event, Request, RequestId, SampledToken};
 use std::collections::VecDeque;
+use std::sync::Weak;
+use std::task::{Context, Poll, ready};
 use text::response::ToolCall;
 
 /// Choices that are to be made: all are admitted, or none.
@@ -157,21 +160,50 @@ impl Answers {
 
     /// What comes next of any choice; `None` when all are over. An error ends them all.
     pub async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The same; the task is woken when there is more.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Step>, ApiError>> {
         loop {
-            if let Some(step) = self.ready.pop_front() {
-                return Ok(Some(step));
+            if let Some(known) = self.known() {
+                return Poll::Ready(known);
             }
-            if let Some(error) = self.failed.take() {
-                return Err(error);
-            }
-            if self.readers.iter().all(Reader::is_over) {
-                return Ok(None);
-            }
-            let Some(events) = self.generation.next().await else {
-                return Err(ApiError::internal("the engine has stopped; restart the server"));
+            let Some(events) = ready!(self.generation.poll_next(context)) else {
+                return Poll::Ready(Err(stopped()));
             };
             self.take(events);
         }
+    }
+
+    /// The same as far as it is there, and nobody is woken for more.
+    pub fn next_now(&mut self) -> Option<Result<Option<Step>, ApiError>> {
+        loop {
+            if let Some(known) = self.known() {
+                return Some(known);
+            }
+            match self.generation.next_now() {
+                Ok(events) if events.is_empty() => return None,
+                Ok(events) => self.take(events),
+                Err(Gone) => return Some(Err(stopped())),
+            }
+        }
+    }
+
+    /// What comes next without the engine's doing.
+    fn known(&mut self) -> Option<Result<Option<Step>, ApiError>> {
+        if let Some(step) = self.ready.pop_front() {
+            return Some(Ok(Some(step)));
+        }
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        self.readers.iter().all(Reader::is_over).then_some(Ok(None))
+    }
+
+    /// Whoever says them wants to be called when there is more.
+    pub fn tell(&self, outlet: Weak<dyn Outlet>) {
+        self.generation.tell(outlet);
     }
 
     /// All that is left of all choices.
@@ -226,4 +258,8 @@ impl Answers {
         }
         Ok(())
     }
+}
+
+fn stopped() -> ApiError {
+    ApiError::internal("the engine has stopped; restart the server")
 }
