@@ -192,7 +192,7 @@ impl Texts {
 
     /// What a step adds to its choice.
     fn pieces(&mut self, step: Step) -> Vec<Piece> {
-        let (app, logprobs, skip_special) = (self.app.clone(), self.logprobs, self.skip_special);
+        let (app, logprobs, skip_special) = (&self.app, self.logprobs, self.skip_special);
         let Some(choice) = self.choices.get_mut(step.choice) else { return Vec::new() };
         let mut pieces = Vec::new();
         choice.scored.extend(step.scored);
@@ -204,7 +204,7 @@ impl Texts {
             if logprobs {
                 let first = ids.first().map(|id| SampledToken { id: *id, ..SampledToken::default() });
                 for token in first.iter().chain(&choice.scored) {
-                    columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+                    columns.add(app, token, &mut choice.offset, is_shown(token.id));
                 }
             }
             pieces.push(Piece { text, columns, end: None });
@@ -212,6 +212,7 @@ impl Texts {
         let (mut text, mut columns, mut end) = (String::new(), Columns::default(), None);
         for event in step.events {
             match event {
+                TurnEvent::Content(more) if text.is_empty() => text = more,
                 TurnEvent::Content(more) => text.push_str(&more),
                 TurnEvent::Finished(finish) => {
                     end = Some((json!(finish.word.word()), matched_json(finish.matched.as_ref())));
@@ -221,7 +222,7 @@ impl Texts {
         }
         if logprobs {
             for token in &step.tokens {
-                columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+                columns.add(app, token, &mut choice.offset, is_shown(token.id));
             }
         }
         if !text.is_empty() || !columns.is_empty() || end.is_some() {

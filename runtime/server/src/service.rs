@@ -278,9 +278,9 @@ impl Generation {
         Poll::Ready((count > 0).then_some(batch))
     }
 
-    /// What is there already, possibly nothing; nobody is woken for more.
-    pub fn next_now(&mut self) -> Result<Vec<(usize, Event)>, Gone> {
-        let mut batch = std::mem::take(&mut self.first);
+    /// Appends what is there already, possibly nothing; nobody is woken for more.
+    pub fn next_now(&mut self, batch: &mut Vec<(usize, Event)>) -> Result<(), Gone> {
+        batch.append(&mut self.first);
         while batch.len() < BATCH {
             match self.events.try_recv() {
                 Ok(event) => batch.push(event),
@@ -288,7 +288,7 @@ impl Generation {
                 Err(_) => break,
             }
         }
-        Ok(batch)
+        Ok(())
     }
 
     /// Whoever says what happens wants to be called after steps that leave something, once the channel was looked at.

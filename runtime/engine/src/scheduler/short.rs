@@ -151,7 +151,9 @@ fn who_waits_behind_one_that_is_given_up_starts() {
     let large = s.submit(other(50, 20, 4)).unwrap();
     s.submit(other(60, 2, 1)).unwrap();
     step(&mut s, 7).unwrap();
-    assert_eq!((s.running(), s.waiting()), (1, 2));
+    // Everybody was tried when the prompt was read, too.
+    step(&mut s, 7).unwrap();
+    assert_eq!((s.running(), s.waiting(), s.may_start), (1, 2, false));
     let mut events = Vec::new();
     s.abort(large, &mut events);
     assert!(matches!(events.last(), Some(Event::Finished { reason: FinishReason::Aborted, .. })));
@@ -215,24 +217,31 @@ fn a_prefix_without_memory_is_tried_again() {
 /// Where windows are all that is kept, ids are what ends: of those that run and of those on their way from the host.
 #[test]
 fn ids_are_set_aside_for_answers_and_for_what_comes() {
-    let mut facts = facts(100, 1, 12, 1);
+    let mut facts = facts(100, 1, 14, 2);
     facts.kv.remove(0);
     facts.pool_pages.remove(0);
     facts.kv[0].window = Some(3);
-    let ids = 24 + 12;
+    let ids = 24 + 14;
     let limits = Limits { context_tokens: Some(24), running: 2, ..Limits::default() };
     let mut s = Scheduler::new(facts.clone(), limits).unwrap();
-    assert_eq!(s.kv.total_pages(), ids);
-    s.submit(other(40, 2, 20)).unwrap();
+    assert_eq!((s.kv.total_pages(), s.most_running()), (ids, 2));
     s.submit(other(50, 2, 20)).unwrap();
+    s.submit(other(60, 2, 20)).unwrap();
     step(&mut s, 7).unwrap();
     assert_eq!((s.running(), s.waiting()), (1, 1));
-    // 20 for the first, 6 for the second besides the 11 that come.
+    // 21 for the first, 8 for the second besides the 12 that come.
     let mut s = with_host(facts, 24, 12);
-    s.submit(other(50, 2, 19)).unwrap();
-    s.submit(other(40, 12, 6)).unwrap();
+    s.submit(other(50, 2, 20)).unwrap();
+    s.submit(other(40, 14, 7)).unwrap();
     step(&mut s, 7).unwrap();
     assert_eq!((s.running(), s.waiting()), (1, 1));
+    let waits = s.waiting.front().map(|waits| s.find(waits).from_host);
+    assert_eq!(waits, Some(12));
+    // Less is room enough.
+    s.submit(other(60, 2, 4)).unwrap();
+    s.limits.most_passed = 9;
+    step(&mut s, 7).unwrap();
+    assert_eq!((s.running(), s.waiting()), (2, 1));
 }
 
 /// A request that only scores, whose logits are missing, ends with that error and not as if it were complete.

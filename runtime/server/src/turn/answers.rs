@@ -40,6 +40,9 @@ pub(crate) struct Answers {
     generation: Generation,
     readers: Vec<Reader>,
     ready: VecDeque<Step>,
+    /// Memory for what is taken.
+    events: Vec<(usize, Event)>,
+    steps: Vec<Step>,
     failed: Option<ApiError>,
     per_prompt: usize,
     prompt_tokens: usize,
@@ -135,7 +138,18 @@ impl Answers {
         }
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
         let cached_tokens = vec![0; readers.len()];
-        Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens })
+        let (failed, events, steps) = Default::default();
+        Ok(Answers {
+            generation,
+            readers,
+            ready,
+            events,
+            steps,
+            failed,
+            per_prompt,
+            prompt_tokens,
+            cached_tokens,
+        })
     }
 
     /// Their names in the engine, by which they can be given up.
@@ -169,10 +183,10 @@ impl Answers {
             if let Some(known) = self.known() {
                 return Poll::Ready(known);
             }
-            let Some(events) = ready!(self.generation.poll_next(context)) else {
+            let Some(mut events) = ready!(self.generation.poll_next(context)) else {
                 return Poll::Ready(Err(stopped()));
             };
-            self.take(events);
+            self.take(&mut events);
         }
     }
 
@@ -182,10 +196,15 @@ impl Answers {
             if let Some(known) = self.known() {
                 return Some(known);
             }
-            match self.generation.next_now() {
-                Ok(events) if events.is_empty() => return None,
-                Ok(events) => self.take(events),
+            let mut events = std::mem::take(&mut self.events);
+            let is_there = self.generation.next_now(&mut events);
+            let any = !events.is_empty();
+            self.take(&mut events);
+            self.events = events;
+            match is_there {
                 Err(Gone) => return Some(Err(stopped())),
+                Ok(()) if !any => return None,
+                Ok(()) => {}
             }
         }
     }
@@ -221,9 +240,9 @@ impl Answers {
     }
 
     /// Takes engine events: one step for each choice that they touch.
-    fn take(&mut self, events: Vec<(usize, Event)>) {
-        let mut steps: Vec<Step> = Vec::new();
-        for (choice, event) in events {
+    fn take(&mut self, events: &mut Vec<(usize, Event)>) {
+        let mut steps = std::mem::take(&mut self.steps);
+        for (choice, event) in events.drain(..) {
             let place = steps.iter().position(|step| step.choice == choice).unwrap_or_else(|| {
                 steps.push(Step { choice, ..Step::default() });
                 steps.len() - 1
@@ -237,7 +256,8 @@ impl Answers {
         for step in &mut steps {
             step.cached_tokens = self.cached_tokens.get(step.choice).copied().unwrap_or(0);
         }
-        self.ready.extend(steps.into_iter().filter(|step| !step.is_empty()));
+        self.ready.extend(steps.drain(..).filter(|step| !step.is_empty()));
+        self.steps = steps;
     }
 
     fn take_one(&mut self, choice: usize, event: Event, step: &mut Step) -> Result<(), ApiError> {
