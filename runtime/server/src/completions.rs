@@ -175,11 +175,7 @@ impl Texts {
     }
 
     /// The answer, or a chunk of it, as JSON.
-    fn object<'p>(
-        &self,
-        choices: impl IntoIterator<Item = (usize, &'p Piece, bool)>,
-        usage: Option<Value>,
-    ) -> String {
+    fn object<'p>(&self, choices: impl IntoIterator<Item = (usize, &'p Piece, bool)>, usage: Option<Value>) -> String {
         let mut json = String::with_capacity(self.begin.len() + CHUNK_BYTES);
         json.push_str(&self.begin);
         list(&mut json, choices, choice);

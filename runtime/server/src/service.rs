@@ -117,7 +117,11 @@ impl Service {
     }
 
     /// The same with a log of what it does.
-    pub fn logged<E: Executor + 'static>(mut engine: Engine<E>, door: Door, log: Option<Log>) -> std::io::Result<Service> {
+    pub fn logged<E: Executor + 'static>(
+        mut engine: Engine<E>,
+        door: Door,
+        log: Option<Log>,
+    ) -> std::io::Result<Service> {
         let (orders, inbox) = channel();
         let state = Arc::new(State {
             is_alive: AtomicBool::new(true),
@@ -138,7 +142,8 @@ impl Service {
             let (events, clients, names, arrivals, stalled) = Default::default();
             let (rate, took) = Default::default();
             engine.set_clock(nanoseconds);
-            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, rate, writers, took }.run();
+            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, rate, writers, took }
+                .run();
         })?;
         Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }

@@ -9,10 +9,10 @@
 //! Whoever has the lock says everything that is there, so nothing is said twice or out of order. Where no line is known, as
 //! with HTTP/2, the body waits for the channel itself.
 
+use crate::error::ApiError;
 use crate::line::{Line, Sent};
 use crate::sse::{Frame, Spell, TOGETHER_BYTES};
 use crate::turn::{Answers, Step};
-use crate::error::ApiError;
 use crate::writer::{Memory, Outlet};
 use axum::body::Bytes;
 use axum::response::Response;

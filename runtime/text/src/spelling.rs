@@ -92,8 +92,14 @@ mod tests {
 
     #[test]
     fn pieces_become_what_the_whole_is() {
-        let wholes: [&[u8]; 6] =
-            ["aé東👩".as_bytes(), b"\xff\x80a", b"\xf0\x9f\x91", b"\xe6\x9d\xc3\xa9", b"\xf0\x9f\xf0\x9f\x91\xa9", b"\xed\xa0\x80z"];
+        let wholes: [&[u8]; 6] = [
+            "aé東👩".as_bytes(),
+            b"\xff\x80a",
+            b"\xf0\x9f\x91",
+            b"\xe6\x9d\xc3\xa9",
+            b"\xf0\x9f\xf0\x9f\x91\xa9",
+            b"\xed\xa0\x80z",
+        ];
         for whole in wholes {
             for first in 0..=whole.len() {
                 for second in first..=whole.len() {
@@ -111,7 +117,8 @@ mod tests {
     #[test]
     fn words_are_bytes_or_their_own_text() {
         let words = [(Some("Ġa"), false), (None, false), (Some("<e x>"), true), (Some("ðŁ"), false)];
-        let spelling = Spelling::of(words.into_iter().map(|(word, special)| (word.map(str::to_owned), special))).unwrap();
+        let spelling =
+            Spelling::of(words.into_iter().map(|(word, special)| (word.map(str::to_owned), special))).unwrap();
         let all: Vec<&[u8]> = (0..5).map(|id| spelling.bytes(id, false)).collect();
         assert_eq!(all, [b" a".as_slice(), b"", b"<e x>", b"\xf0\x9f", b""]);
         assert_eq!((spelling.bytes(2, true), spelling.bytes(0, true)), (b"".as_slice(), b" a".as_slice()));

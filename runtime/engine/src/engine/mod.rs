@@ -2,8 +2,8 @@
 
 use crate::transfer::Transfers;
 use crate::{
-    Clock, Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId, Scheduler, Shares, StepError,
-    Ticket,
+    Clock, Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId, Scheduler, Shares,
+    StepError, Ticket,
 };
 use std::collections::VecDeque;
 

@@ -14,8 +14,8 @@ mod pages;
 mod space;
 mod tree;
 
-use crate::{ExecutorFacts, VirtualPage};
 use crate::watch::Watch;
+use crate::{ExecutorFacts, VirtualPage};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tree::{Found, NodeId, Tree};

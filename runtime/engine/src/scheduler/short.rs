@@ -138,7 +138,10 @@ fn starts_are_told_before_ends() {
         let mut events = Vec::new();
         end(&mut s, id, &step, &shares, &mut events);
         let (first, last) = (events.first(), events.last());
-        assert!(matches!(first, Some(Event::Started { .. })) && matches!(last, Some(Event::Finished { .. })), "{events:?}");
+        assert!(
+            matches!(first, Some(Event::Started { .. })) && matches!(last, Some(Event::Finished { .. })),
+            "{events:?}"
+        );
     }
 }
 

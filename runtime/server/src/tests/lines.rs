@@ -70,7 +70,8 @@ async fn each_token_comes_when_it_is_made_and_the_connection_goes_on() {
     let (model, permit, steps) = endless();
     let server = start(app_with(model)).await;
     let body = json!({"prompt": "A", "max_tokens": TOKENS, "stream": true}).to_string();
-    let head = format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+    let head =
+        format!("POST {TEXTS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
     let request = format!("{head}\r\n\r\n{body}");
     let mut reading = Reading { socket: connect(&server, &request).await, bytes: Vec::new() };
     for _ in 0..2 {
@@ -96,19 +97,23 @@ async fn each_token_comes_when_it_is_made_and_the_connection_goes_on() {
 async fn sockets_say_what_bodies_do() {
     let chat = chat_body(json!({"stream": true, "n": 2, "temperature": 0, "rid": "same"}));
     let texts = json!({"prompt": ["A", "B"], "n": 2, "stream": true, "temperature": 0, "stop": "four", "rid": "same"});
-    let generate = json!({"text": "A", "stream": true, "sampling_params": {"temperature": 0, "max_new_tokens": 9}, "rid": "same"});
+    let generate =
+        json!({"text": "A", "stream": true, "sampling_params": {"temperature": 0, "max_new_tokens": 9}, "rid": "same"});
     let broken = json!({"prompt": "A", "stream": true, "temperature": 0, "max_tokens": 30, "rid": "same"});
-    for (path, body, says) in [
-        (CHAT, chat, ANSWER),
-        (TEXTS, texts, COUNTED),
-        ("/generate", generate, COUNTED),
-        (TEXTS, broken, ""),
-    ] {
-        let made = || if says.is_empty() { app_with(failing_at(9, || StepError::Device("region 3".into()))) } else { app(says) };
+    for (path, body, says) in
+        [(CHAT, chat, ANSWER), (TEXTS, texts, COUNTED), ("/generate", generate, COUNTED), (TEXTS, broken, "")]
+    {
+        let made = || {
+            if says.is_empty() { app_with(failing_at(9, || StepError::Device("region 3".into()))) } else { app(says) }
+        };
         let alone = post(&made(), path, body.clone()).await;
         let (server, text) = (start(made()).await, body.to_string());
-        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", text.len());
-        let mut reading = Reading { socket: connect(&server, &format!("{head}\r\n\r\n{text}")).await, bytes: Vec::new() };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}",
+            text.len()
+        );
+        let mut reading =
+            Reading { socket: connect(&server, &format!("{head}\r\n\r\n{text}")).await, bytes: Vec::new() };
         reading.head().await;
         let spoken = reading.body().await;
         let said = |text: &str| -> Vec<(u64, String)> {
@@ -141,7 +146,8 @@ async fn sockets_say_what_bodies_do() {
 async fn old_connections_have_no_chunks() {
     let server = start(app(COUNTED)).await;
     let body = json!({"prompt": "A", "stream": true, "temperature": 0}).to_string();
-    let head = format!("POST {TEXTS} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+    let head =
+        format!("POST {TEXTS} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
     let reply = rest(connect(&server, &format!("{head}\r\n\r\n{body}")).await).await;
     let (head, said) = reply.split_once("\r\n\r\n").unwrap();
     assert!(!head.contains("chunked") && said.starts_with("data: {") && said.ends_with("data: [DONE]\n\n"), "{reply}");

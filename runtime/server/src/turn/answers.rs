@@ -139,17 +139,7 @@ impl Answers {
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
         let cached_tokens = vec![0; readers.len()];
         let (failed, events, steps) = Default::default();
-        Ok(Answers {
-            generation,
-            readers,
-            ready,
-            events,
-            steps,
-            failed,
-            per_prompt,
-            prompt_tokens,
-            cached_tokens,
-        })
+        Ok(Answers { generation, readers, ready, events, steps, failed, per_prompt, prompt_tokens, cached_tokens })
     }
 
     /// Their names in the engine, by which they can be given up.
