@@ -22,6 +22,7 @@ mod tier;
 #[cfg(any(test, feature = "toy"))]
 pub mod toy;
 mod transfer;
+mod watch;
 
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use engine::{Engine, Progress};
@@ -33,3 +34,4 @@ pub use sampling::{SampleError, check_sampling, sample, score};
 pub use scheduler::{Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};
 pub use tier::{HostTier, MemoryTier, TierError, Transfer};
+pub use watch::Clock;

@@ -4,7 +4,8 @@
 //! layer, and their request runs when the last one is there. A copy that goes wrong costs its tokens, never a request.
 
 use crate::kv::{Backup, Load};
-use crate::{Executor, HostTier, Scheduler, StepError, TierError, Transfer};
+use crate::watch::Watch;
+use crate::{Executor, HostTier, RequestId, Scheduler, StepError, TierError, Transfer};
 
 /// Layers that move between two steps: to the host, as long as they are not many bytes, and back for each request that
 /// waits for them. The pages of a long prompt must be out before others need their memory.
@@ -22,6 +23,10 @@ pub(crate) struct Transfers {
     layers: Vec<usize>,
     backups: Vec<(Backup, usize)>,
     bytes: Vec<u8>,
+    /// Requests whose prefix is on its way back, and since when.
+    coming: Vec<(RequestId, Option<u64>)>,
+    /// How long prefixes take that come back whole.
+    loads: Watch,
 }
 
 /// What a transfer came to.
@@ -35,7 +40,13 @@ impl Transfers {
     pub fn new(tier: Box<dyn HostTier>, scheduler: &mut Scheduler) -> Self {
         scheduler.kv_mut().host_mut().set_bytes(tier.bytes());
         let layers = scheduler.facts().kv.iter().map(|kind| kind.layers.len()).collect();
-        Transfers { tier, layers, backups: Vec::new(), bytes: Vec::new() }
+        let (backups, bytes, coming, loads) = Default::default();
+        Transfers { tier, layers, backups, bytes, coming, loads }
+    }
+
+    /// How long prefixes take that come back whole, for reports.
+    pub fn loads_mut(&mut self) -> &mut Watch {
+        &mut self.loads
     }
 
     /// Copies under way to the host.
@@ -57,9 +68,14 @@ impl Transfers {
         let mut ends: Vec<(usize, bool)> = Vec::new();
         let mut unlocked = Vec::new();
         let mut any = false;
-        let waiting: Vec<usize> = scheduler.loading().map(|(at, _)| at).collect();
-        for at in waiting {
+        let waiting: Vec<(usize, RequestId)> = scheduler.loading().map(|(at, s)| (at, s.id)).collect();
+        // Those that were given up come no more.
+        self.coming.retain(|(id, _)| waiting.iter().any(|(_, other)| id == other));
+        for (at, id) in waiting {
             any = true;
+            if !self.coming.iter().any(|(other, _)| *other == id) {
+                self.coming.push((id, self.loads.now()));
+            }
             self.announce(scheduler, at);
             for _ in 0..LAYERS_BACK {
                 let Some((load, layer)) = scheduler.next_load(at) else { break };
@@ -75,6 +91,8 @@ impl Transfers {
                             unlocked.push(load);
                         }
                         if scheduler.next_load(at).is_none() {
+                            let begun = self.coming.iter().find(|(other, _)| *other == id);
+                            self.loads.over(begun.and_then(|(_, begun)| *begun));
                             ends.push((at, true));
                             break;
                         }

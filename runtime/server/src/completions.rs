@@ -3,6 +3,7 @@
 use crate::app::{App, now_seconds};
 use crate::body::{self, json_body};
 use crate::chat::{matched_json, usage_json};
+use crate::chunk::{CHUNK_BYTES, quote};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::format::format;
@@ -19,6 +20,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
+use std::fmt::Write;
 use std::sync::Arc;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -69,7 +71,7 @@ pub(crate) async fn completions(
     let usage = usage_json(answers.usage());
     // Log-probabilities can make it long.
     let text = App::off_thread(move || {
-        let choices = choices.iter().enumerate().map(|(index, piece)| choice(index, piece, logprobs.is_some()));
+        let choices = choices.iter().enumerate().map(|(index, piece)| (index, piece, logprobs.is_some()));
         Ok(spell.object(choices, Some(usage)))
     });
     Ok(body::json_text(text.await?))
@@ -101,18 +103,20 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     Ok(Asked { prompts, how, echo, logprobs, streaming: params::stream_options(fields)? })
 }
 
-/// A choice, or a piece of one, as JSON.
-fn choice(index: usize, piece: &Piece, with_logprobs: bool) -> String {
+/// Writes a choice, or a piece of one, as JSON.
+fn choice(json: &mut String, (index, piece, with_logprobs): (usize, &Piece, bool)) {
     let (finish, matched) =
         piece.end.as_ref().map_or((&Value::Null, &Value::Null), |(finish, matched)| (finish, matched));
-    let mut json = format!("{{\"index\":{index},\"text\":{},\"logprobs\":", json!(piece.text));
+    // Writing to memory cannot fail.
+    let _ = write!(json, "{{\"index\":{index},\"text\":");
+    quote(json, &piece.text);
+    json.push_str(",\"logprobs\":");
     if with_logprobs {
-        piece.columns.write(&mut json);
+        piece.columns.write(json);
     } else {
         json.push_str("null");
     }
-    json.push_str(&format!(",\"finish_reason\":{finish},\"matched_stop\":{matched}}}"));
-    json
+    let _ = write!(json, ",\"finish_reason\":{finish},\"matched_stop\":{matched}}}");
 }
 
 /// One choice on its way.
@@ -136,8 +140,8 @@ struct Piece {
 /// The answer in the words of this route.
 struct Texts {
     app: Arc<App>,
-    id: String,
-    created: u64,
+    /// What all its objects begin with.
+    begin: String,
     logprobs: bool,
     skip_special: bool,
     options: StreamOptions,
@@ -161,19 +165,21 @@ impl Texts {
             }
         }
         let id = asked.how.first.params.rid.unwrap_or_else(|| ids::name("cmpl-"));
-        let (created, logprobs, options) = (now_seconds(), asked.logprobs.is_some(), asked.streaming);
-        Ok(Texts { app, id, created, logprobs, skip_special, options, choices })
+        let (id, created, model) = (json!(id), now_seconds(), json!(app.model));
+        let begin = format!(
+            "{{\"id\":{id},\"object\":\"text_completion\",\"created\":{created},\"model\":{model},\"choices\":"
+        );
+        let (logprobs, options) = (asked.logprobs.is_some(), asked.streaming);
+        Ok(Texts { app, begin, logprobs, skip_special, options, choices })
     }
 
     /// The answer, or a chunk of it, as JSON.
-    fn object(&self, choices: impl IntoIterator<Item = String>, usage: Option<Value>) -> String {
-        let (id, created, model) = (json!(self.id), self.created, json!(self.app.model));
-        let mut json = format!(
-            "{{\"id\":{id},\"object\":\"text_completion\",\"created\":{created},\"model\":{model},\"choices\":"
-        );
-        list(&mut json, choices, |json, choice| json.push_str(&choice));
+    fn object<'p>(&self, choices: impl IntoIterator<Item = (usize, &'p Piece, bool)>, usage: Option<Value>) -> String {
+        let mut json = String::with_capacity(self.begin.len() + CHUNK_BYTES);
+        json.push_str(&self.begin);
+        list(&mut json, choices, choice);
         if let Some(usage) = usage {
-            json.push_str(&format!(",\"usage\":{usage}"));
+            let _ = write!(json, ",\"usage\":{usage}");
         }
         json.push('}');
         json
@@ -181,7 +187,7 @@ impl Texts {
 
     /// What a step adds to its choice.
     fn pieces(&mut self, step: Step) -> Vec<Piece> {
-        let (app, logprobs, skip_special) = (self.app.clone(), self.logprobs, self.skip_special);
+        let (app, logprobs, skip_special) = (&self.app, self.logprobs, self.skip_special);
         let Some(choice) = self.choices.get_mut(step.choice) else { return Vec::new() };
         let mut pieces = Vec::new();
         choice.scored.extend(step.scored);
@@ -193,7 +199,7 @@ impl Texts {
             if logprobs {
                 let first = ids.first().map(|id| SampledToken { id: *id, ..SampledToken::default() });
                 for token in first.iter().chain(&choice.scored) {
-                    columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+                    columns.add(app, token, &mut choice.offset, is_shown(token.id));
                 }
             }
             pieces.push(Piece { text, columns, end: None });
@@ -201,6 +207,7 @@ impl Texts {
         let (mut text, mut columns, mut end) = (String::new(), Columns::default(), None);
         for event in step.events {
             match event {
+                TurnEvent::Content(more) if text.is_empty() => text = more,
                 TurnEvent::Content(more) => text.push_str(&more),
                 TurnEvent::Finished(finish) => {
                     end = Some((json!(finish.word.word()), matched_json(finish.matched.as_ref())));
@@ -210,7 +217,7 @@ impl Texts {
         }
         if logprobs {
             for token in &step.tokens {
-                columns.add(&app, token, &mut choice.offset, is_shown(token.id));
+                columns.add(app, token, &mut choice.offset, is_shown(token.id));
             }
         }
         if !text.is_empty() || !columns.is_empty() || end.is_some() {
@@ -219,9 +226,9 @@ impl Texts {
         pieces
     }
 
-    fn chunk(&self, choice: Option<String>, usage: Option<Usage>) -> Frame {
+    fn chunk(&self, choice: Option<(usize, &Piece, bool)>, usage: Option<Usage>) -> Frame {
         let usage = usage.map(usage_json).or(self.options.usage_at_end.then_some(Value::Null));
-        Frame::data(self.object(choice, usage))
+        Frame { event: None, data: self.object(choice, usage) }
     }
 }
 
@@ -235,7 +242,7 @@ impl Spell for Texts {
         let usage = self.options.usage_always.then_some(usage);
         let pieces = self.pieces(step).into_iter().map(|piece| {
             let with_logprobs = !piece.columns.is_empty();
-            self.chunk(Some(choice(index, &piece, with_logprobs)), usage)
+            self.chunk(Some((index, &piece, with_logprobs)), usage)
         });
         pieces.collect()
     }

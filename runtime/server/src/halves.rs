@@ -7,6 +7,7 @@
 //! What a client is still sending when its answer is over is read for a moment and forgotten: a socket that is closed before
 //! would make many a client miss the answer.
 
+use crate::line::{self, Line};
 use axum::body::{Body, Bytes};
 use axum::http::{Request, Response, Version, header};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
@@ -18,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// The interim answer.
@@ -36,8 +36,9 @@ const LINGER: Duration = Duration::from_secs(2);
 pub(crate) struct Wire;
 
 /// What a connection's socket and its requests know of each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Link {
+    line: Arc<Line>,
     /// A request has come whole, and its answer is not over.
     is_busy: AtomicBool,
     /// A request's body has not come whole.
@@ -49,6 +50,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    fn of(line: Arc<Line>) -> Link {
+        let [is_busy, is_coming, awaits_head, wants_sign] = Default::default();
+        Link { line, is_busy, is_coming, awaits_head, wants_sign }
+    }
+
     /// A request begins. Over HTTP/2 connections have no halves.
     pub fn arriving(self: &Arc<Link>, request: Request<Incoming>) -> Request<Body> {
         let is_one = request.version() < Version::HTTP_2;
@@ -64,12 +70,13 @@ impl Link {
         Request::from_parts(parts, Body::new(body))
     }
 
-    /// Its answer begins.
-    pub fn answering(self: &Arc<Link>, response: Response<Body>) -> Response<Body> {
+    /// Its answer begins. A stream that is spoken to the line gives its signs of life itself: between what others write there.
+    pub fn answering(self: &Arc<Link>, response: Response<Body>, is_spoken: bool) -> Response<Body> {
         self.awaits_head.store(false, Ordering::Relaxed);
         self.wants_sign.store(false, Ordering::Relaxed);
+        self.line.is_sign_due();
         let kind = response.headers().get(header::CONTENT_TYPE);
-        let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let is_stream = !is_spoken && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let link = self.clone();
         response.map(|body| Body::new(Told { body, link, is_stream }))
     }
@@ -158,7 +165,7 @@ impl HttpBody for Told {
 
 /// A socket, of whose halves each may end on its own.
 pub(crate) struct Halves {
-    socket: TcpStream,
+    socket: line::Wire,
     link: Arc<Link>,
     /// The client says nothing more; when is looked next whether it is there, and the pause before that.
     silent: Option<(Pin<Box<Sleep>>, Duration)>,
@@ -174,8 +181,8 @@ pub(crate) struct Halves {
 
 impl Halves {
     /// A socket and what it shares with its requests.
-    pub fn of(socket: TcpStream) -> (Halves, Arc<Link>) {
-        let link = Arc::new(Link::default());
+    pub fn of(socket: line::Wire, line: Arc<Line>) -> (Halves, Arc<Link>) {
+        let link = Arc::new(Link::of(line));
         let halves = Halves {
             socket,
             link: link.clone(),
@@ -213,6 +220,7 @@ impl Halves {
     /// Sends something that nobody reads: who has gone refuses it.
     fn call(&mut self) {
         self.link.wants_sign.store(true, Ordering::Relaxed);
+        self.link.line.ask_sign();
         if self.link.awaits_head.load(Ordering::Relaxed) && self.interim.is_empty() && !self.is_behind {
             self.interim = INTERIM;
             self.send_interim();

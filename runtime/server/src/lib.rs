@@ -16,6 +16,7 @@
 mod app;
 mod body;
 mod chat;
+mod chunk;
 mod completions;
 mod control;
 mod controls;
@@ -30,6 +31,7 @@ mod halves;
 mod ids;
 mod key;
 mod known;
+mod line;
 mod listen;
 mod log;
 mod logprobs;
@@ -46,9 +48,11 @@ mod repeated;
 mod responses;
 mod router;
 mod service;
+mod speech;
 mod sse;
 mod tokens;
 mod turn;
+mod writer;
 
 pub use app::{App, Options};
 pub use door::Door;

@@ -3,14 +3,19 @@
 
 use crate::app::App;
 use crate::halves::Halves;
+use crate::line::Wire;
 use crate::refusals::Spoken;
 use crate::router::router;
 use crate::service::Whom;
+use crate::speech::attach;
 use axum::Router;
+use axum::http::{Request, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -102,10 +107,17 @@ fn builder() -> Builder<TokioExecutor> {
 fn attend(builder: &Builder<TokioExecutor>, routes: Router, socket: TcpStream, watched: Option<&GracefulShutdown>) {
     // Small events must not wait for large ones. A socket that refuses that still works.
     let _ = socket.set_nodelay(true);
-    let (socket, link) = Halves::of(socket);
-    let told = link.clone();
-    let service = routes.map_request(move |request| link.arriving(request));
-    let service = TowerToHyperService::new(service.map_response(move |response| told.answering(response)));
+    let (wire, line) = Wire::new(socket);
+    let (socket, link) = Halves::of(wire, line.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (routes, line, link) = (routes.clone(), line.clone(), link.clone());
+        let speaks_chunks = request.version() == Version::HTTP_11;
+        async move {
+            let mut response = routes.oneshot(link.arriving(request)).await?;
+            let is_spoken = speaks_chunks && attach(&mut response, line);
+            Ok::<_, Infallible>(link.answering(response, is_spoken))
+        }
+    });
     let connection = builder.serve_connection(TokioIo::new(Spoken::new(socket)), service).into_owned();
     // An error here is the client's: it has gone, or does not speak HTTP.
     match watched {

@@ -32,7 +32,7 @@ const STAGES: [&str; 3] = ["queue", "prefill", "decode"];
 pub(crate) struct Histogram {
     /// One per bound, and one for what is longer than all.
     counts: [AtomicU64; SECONDS.len() + 1],
-    sum_micros: AtomicU64,
+    sum_nanos: AtomicU64,
 }
 
 impl Histogram {
@@ -42,7 +42,7 @@ impl Histogram {
         if let Some(count) = self.counts.get(place) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        self.sum_micros.fetch_add(duration.as_micros() as u64, Ordering::Relaxed);
+        self.sum_nanos.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn count(&self) -> u64 {
@@ -50,7 +50,7 @@ impl Histogram {
     }
 
     fn sum_seconds(&self) -> f64 {
-        self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
+        self.sum_nanos.load(Ordering::Relaxed) as f64 / 1e9
     }
 }
 
@@ -102,6 +102,10 @@ pub struct Metrics {
     http_active: AtomicUsize,
     http_responses: [AtomicU64; STATUS_CLASSES],
     startup_micros: AtomicU64,
+    weight_bytes: AtomicU64,
+    weight_load_micros: AtomicU64,
+    evictions: Histogram,
+    loads_back: Histogram,
 }
 
 /// A request that waits for a grammar.
@@ -257,6 +261,18 @@ impl Metrics {
         }
     }
 
+    /// Bytes of the weights on a device, and how long they took to get there.
+    pub fn weights(&self, bytes: u64, took: Duration) {
+        self.weight_bytes.store(bytes, Ordering::Relaxed);
+        self.weight_load_micros.store(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// How long evictions and loads from the host took, in nanoseconds.
+    pub(crate) fn durations(&self, evictions: &mut Vec<u64>, loads_back: &mut Vec<u64>) {
+        evictions.drain(..).for_each(|ns| self.evictions.add(Duration::from_nanos(ns)));
+        loads_back.drain(..).for_each(|ns| self.loads_back.add(Duration::from_nanos(ns)));
+    }
+
     /// How long the server took until it listened.
     pub fn started(&self, took: Duration) {
         self.startup_micros.store(took.as_micros() as u64, Ordering::Relaxed);
@@ -330,6 +346,12 @@ impl Metrics {
             page.sample("http_responses_total", &format!("status=\"{class}xx\""), total(count));
         }
         page.gauge("http_requests_active", "HTTP requests without an answer", self.http_active.load(Ordering::Relaxed));
+        page.head("weight_memory_usage_gb", "gauge", "memory of the weights on a device, in 10^9 bytes");
+        page.sample("weight_memory_usage_gb", "", total(&self.weight_bytes) / 1e9);
+        page.head("weight_load_duration_seconds", "gauge", "reading and preparing the weights");
+        page.sample("weight_load_duration_seconds", "", total(&self.weight_load_micros) / 1e6);
+        page.histogram("eviction_duration_seconds", "making room by one eviction", &self.evictions);
+        page.histogram("load_back_duration_seconds", "a prefix on its way back from the host", &self.loads_back);
         page.head("startup_time_seconds", "gauge", "from the start to listening");
         page.sample("startup_time_seconds", "", total(&self.startup_micros) / 1e6);
         page.out

@@ -4,6 +4,7 @@ use crate::door::{Door, Load, Turned};
 use crate::log::{Log, seconds};
 use crate::metrics::{Metrics, Stage};
 use crate::rate::Rate;
+use crate::writer::{Outlet, Writers};
 use engine::{Engine, Event, Executor, FinishReason, Progress, Request, RequestId, Usage};
 use serde_json::json;
 use std::collections::hash_map::Entry;
@@ -11,10 +12,12 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -123,7 +126,11 @@ impl Service {
     }
 
     /// The same with a log of what it does.
-    pub fn logged<E: Executor + 'static>(engine: Engine<E>, door: Door, log: Option<Log>) -> std::io::Result<Service> {
+    pub fn logged<E: Executor + 'static>(
+        mut engine: Engine<E>,
+        door: Door,
+        log: Option<Log>,
+    ) -> std::io::Result<Service> {
         let (orders, inbox) = channel();
         let state = Arc::new(State {
             is_alive: AtomicBool::new(true),
@@ -137,13 +144,16 @@ impl Service {
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
         let most_running = engine.scheduler().most_running();
-        let alive = Alive(state.clone());
+        let (alive, writers) = (Alive(state.clone()), Writers::start()?);
         let own = door.clone();
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            let (events, clients, names, arrivals, taken, rate) = Default::default();
-            Worker { engine, inbox, events, clients, names, arrivals, taken, door: own, state, rate }.run();
+            let (events, clients, names, arrivals, taken) = Default::default();
+            let (rate, took) = Default::default();
+            engine.set_clock(nanoseconds);
+            Worker { engine, inbox, events, clients, names, arrivals, taken, door: own, state, rate, writers, took }
+                .run();
         })?;
         Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
@@ -213,7 +223,8 @@ impl Service {
         self.orders.send(Order::Submit { asked, reply }).map_err(|_| Turned::Stopped)?;
         let answer = self.unless_stuck(answer).await.ok_or(Turned::Stuck)?;
         let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
-        let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
+        let (first, orders) = (Vec::new(), self.orders.clone());
+        let mut generation = Generation { events, first, ids, orders, group: group.clone() };
         let Some(wait) = self.door.wait else { return Ok(generation) };
         let first = self.unless_stuck(generation.next()).await.ok_or(Turned::Stuck)?;
         generation.first = first.ok_or(Turned::Stopped)?;
@@ -262,17 +273,46 @@ pub(crate) struct Generation {
     first: Vec<(usize, Event)>,
     ids: Vec<RequestId>,
     orders: Sender<Order>,
+    group: Arc<Group>,
 }
+
+/// The engine is gone, and nothing comes any more.
+pub(crate) struct Gone;
 
 impl Generation {
     /// What has happened since the last call, at least one event, each with the index of its request; `None` after the
     /// last, or if the engine is gone.
     pub async fn next(&mut self) -> Option<Vec<(usize, Event)>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The same; the task is woken when there is more.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<(usize, Event)>>> {
         if !self.first.is_empty() {
-            return Some(std::mem::take(&mut self.first));
+            return Poll::Ready(Some(std::mem::take(&mut self.first)));
         }
         let mut batch = Vec::new();
-        if self.events.recv_many(&mut batch, BATCH).await == 0 { None } else { Some(batch) }
+        let count = ready!(self.events.poll_recv_many(context, &mut batch, BATCH));
+        Poll::Ready((count > 0).then_some(batch))
+    }
+
+    /// Appends what is there already, possibly nothing; nobody is woken for more.
+    pub fn next_now(&mut self, batch: &mut Vec<(usize, Event)>) -> Result<(), Gone> {
+        batch.append(&mut self.first);
+        while batch.len() < BATCH {
+            match self.events.try_recv() {
+                Ok(event) => batch.push(event),
+                Err(TryRecvError::Disconnected) if batch.is_empty() => return Err(Gone),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever says what happens wants to be called after steps that leave something, once the channel was looked at.
+    pub fn tell(&self, outlet: Weak<dyn Outlet>) {
+        let _ = self.group.outlet.set(outlet);
+        fence(Ordering::SeqCst);
     }
 
     /// Names of the requests in the engine.
@@ -292,6 +332,12 @@ impl Generation {
 /// Name of one of several requests that were submitted under a name: by it that one alone can be given up.
 pub(crate) fn name_of(rid: &str, index: usize) -> String {
     format!("{rid}_{index}")
+}
+
+/// The clock that the engine's durations are measured with.
+fn nanoseconds() -> u64 {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGAN.elapsed().as_nanos() as u64
 }
 
 /// Tells the service when the thread ends, however it ends.
@@ -383,6 +429,20 @@ struct Group {
     has_started: AtomicBool,
     /// None has, and it was turned away for that.
     is_late: AtomicBool,
+    /// Who is called after steps that leave something for it.
+    outlet: OnceLock<Weak<dyn Outlet>>,
+    /// Differs from group to group.
+    number: u64,
+}
+
+impl Group {
+    /// Who is called, if anybody is. An event that was sent before is seen by whoever comes in between.
+    fn outlet(&self) -> Option<Arc<dyn Outlet>> {
+        if self.outlet.get().is_none() {
+            fence(Ordering::SeqCst);
+        }
+        self.outlet.get()?.upgrade()
+    }
 }
 
 struct Worker<E: Executor> {
@@ -400,6 +460,22 @@ struct Worker<E: Executor> {
     door: Door,
     state: Arc<State>,
     rate: Rate,
+    writers: Writers,
+    /// Memory for what evictions and loads took.
+    took: [Vec<u64>; 2],
+}
+
+impl<E: Executor> Drop for Worker<E> {
+    /// Streams that are called hear that nothing comes any more.
+    fn drop(&mut self) {
+        let groups: Vec<Arc<Group>> = std::mem::take(&mut self.clients).into_values().map(|c| c.group).collect();
+        for group in groups {
+            if let Some(outlet) = group.outlet() {
+                self.writers.call(outlet, group.number);
+            }
+        }
+        self.writers.go();
+    }
 }
 
 impl<E: Executor> Worker<E> {
@@ -436,6 +512,9 @@ impl<E: Executor> Worker<E> {
         let (metrics, is_idle, now) = (&self.state.metrics, progress == Progress::Idle, Instant::now());
         metrics.load(self.engine.scheduler());
         self.state.on_their_way.fetch_sub(std::mem::take(&mut self.taken), Ordering::AcqRel);
+        let [evictions, loads] = &mut self.took;
+        self.engine.take_durations(evictions, loads);
+        metrics.durations(evictions, loads);
         let is_due = self.rate.look(now, metrics.generated(), !is_idle);
         metrics.rate(self.rate.per_second());
         if let (Some(log), true) = (&self.state.log, is_due) {
@@ -533,7 +612,9 @@ impl<E: Executor> Worker<E> {
         let (has_started, is_late) = Default::default();
         let is_several = ids.len() > 1;
         let since = Instant::now();
-        let group = Arc::new(Group { rid: rid.clone(), is_several, is_probe, since, has_started, is_late });
+        let (outlet, number) = (OnceLock::new(), ids.first().map_or(0, |id| id.0));
+        let group =
+            Arc::new(Group { rid: rid.clone(), is_several, is_probe, since, has_started, is_late, outlet, number });
         for (index, id) in ids.iter().enumerate() {
             let (events, group) = (events.clone(), group.clone());
             self.clients
@@ -621,6 +702,9 @@ impl<E: Executor> Worker<E> {
             self.engine.abort(request);
             let reason = FinishReason::Error(BROKE_OFF.into());
             let _ = client.events.send((client.index, Event::Finished { request, reason, usage: Usage::default() }));
+            if let Some(outlet) = client.group.outlet() {
+                self.writers.call(outlet, client.group.number);
+            }
         }
     }
 
@@ -642,10 +726,14 @@ impl<E: Executor> Worker<E> {
             }
             let is_last = matches!(event, Event::Finished { .. });
             let _ = client.events.send((client.index, event));
+            if let Some(outlet) = client.group.outlet() {
+                self.writers.call(outlet, client.group.number);
+            }
             if is_last {
                 self.remove(id);
             }
         }
         self.events = events;
+        self.writers.go();
     }
 }

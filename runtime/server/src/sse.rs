@@ -4,26 +4,22 @@
 //! What is there goes out together: a write to a socket costs more than all else that a token needs.
 
 use crate::error::ApiError;
+use crate::speech::{KEEP_ALIVE, speech};
 use crate::turn::{Answers, Step, Usage};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 use futures_util::stream::{Stream, StreamExt, unfold};
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How often is looked whether a sign of life must keep an idle connection open, as during a long prompt: one comes at the
-/// latest after twice this time.
-const KEEP_ALIVE: Duration = Duration::from_millis(7500);
 /// The sign of protocols that have none of their own.
 const PING: &str = ": ping\n\n";
 /// Events that are there already go out together up to so many bytes.
-const TOGETHER_BYTES: usize = 16 << 10;
+pub(crate) const TOGETHER_BYTES: usize = 16 << 10;
 
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +37,7 @@ impl Frame {
     }
 
     /// Its text in a stream. Readers that go line by line want the name first.
-    fn write(&self, out: &mut String) {
+    pub fn write(&self, out: &mut String) {
         debug_assert!(!self.data.contains(['\r', '\n']), "data of several lines");
         if let Some(name) = self.event {
             out.extend(["event: ", name, "\n"]);
@@ -78,13 +74,6 @@ pub(crate) trait Spell: Send + 'static {
     }
 }
 
-struct Answering<S> {
-    answers: Answers,
-    spell: S,
-    is_begun: bool,
-    is_over: bool,
-}
-
 /// The response. Dropping it, as a closed connection does, drops the answers.
 pub(crate) fn events(answers: Answers, spell: impl Spell) -> Response {
     let mut alive = String::new();
@@ -92,8 +81,10 @@ pub(crate) fn events(answers: Answers, spell: impl Spell) -> Response {
         Some(frame) => frame.write(&mut alive),
         None => alive.push_str(PING),
     }
-    let stream = Answering { answers, spell, is_begun: false, is_over: false };
-    respond(unfold(stream, |mut stream| async { Some((stream.next().await?, stream)) }), alive)
+    let (body, attachable) = speech(answers, spell, alive.into());
+    let mut response = respond(body);
+    response.extensions_mut().insert(attachable);
+    response
 }
 
 /// Events that are made elsewhere, as they come.
@@ -106,11 +97,10 @@ pub(crate) fn frames(frames: UnboundedReceiver<Frame>) -> Response {
         }
         Some((text, frames))
     });
-    respond(texts, PING.to_owned())
+    respond(Lively { texts: Box::pin(texts), pause: Box::pin(sleep(KEEP_ALIVE)), spoke: false, alive: PING.into() })
 }
 
-fn respond(texts: impl Stream<Item = String> + Send + 'static, alive: String) -> Response {
-    let body = Lively { texts: Box::pin(texts), pause: Box::pin(sleep(KEEP_ALIVE)), spoke: false, alive: alive.into() };
+fn respond(body: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
     let heads = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -130,7 +120,7 @@ struct Lively<T> {
 }
 
 impl<T: Stream<Item = String>> Stream for Lively<T> {
-    type Item = Result<Bytes, Infallible>;
+    type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Poll::Ready(text) = self.texts.poll_next_unpin(context) {
@@ -144,39 +134,5 @@ impl<T: Stream<Item = String>> Stream for Lively<T> {
             }
         }
         Poll::Pending
-    }
-}
-
-impl<S: Spell> Answering<S> {
-    /// The text of the events that are there, at least one; `None` after the last.
-    async fn next(&mut self) -> Option<String> {
-        let mut text = String::new();
-        if !std::mem::replace(&mut self.is_begun, true) {
-            self.spell.begin(self.answers.usage()).iter().for_each(|frame| frame.write(&mut text));
-        }
-        while text.is_empty() && !self.is_over {
-            let next = self.answers.next().await;
-            self.take(next, &mut text);
-        }
-        while !self.is_over && text.len() < TOGETHER_BYTES {
-            let Some(next) = self.answers.next().now_or_never() else { break };
-            self.take(next, &mut text);
-        }
-        (!text.is_empty()).then_some(text)
-    }
-
-    fn take(&mut self, next: Result<Option<Step>, ApiError>, text: &mut String) {
-        let frames = match next {
-            Ok(Some(step)) => self.spell.step(step, self.answers.usage()),
-            Ok(None) => {
-                self.is_over = true;
-                self.spell.end(self.answers.usage())
-            }
-            Err(error) => {
-                self.is_over = true;
-                self.spell.failed(&error, self.answers.usage())
-            }
-        };
-        frames.iter().for_each(|frame| frame.write(text));
     }
 }

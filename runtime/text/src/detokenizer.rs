@@ -2,8 +2,9 @@
 //!
 //! A decoder may look at neighbours (bytes of one character spread over tokens, a space that belongs to the next word),
 //! so a short window of the last tokens is decoded anew with each token and only what is new is given out. A tail
-//! of U+FFFD may still become a character and waits.
+//! of U+FFFD may still become a character and waits. Where tokens are bytes and nothing else, none of this is needed.
 
+use crate::spelling::Characters;
 use crate::{TextError, Tokenizer};
 
 /// Tokens that are decoded again as context of the next one. An unfinished character spans at most three.
@@ -18,6 +19,8 @@ const WAITING_CHARS: usize = 3;
 /// The state of one answer.
 #[derive(Clone, Debug, Default)]
 pub struct Detokenizer {
+    /// Of tokens that are bytes and nothing else.
+    characters: Characters,
     window: Vec<u32>,
     /// The window's text that is out.
     given: String,
@@ -41,6 +44,12 @@ impl Detokenizer {
 
     /// Takes a token; returns the text that is now certain.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String, TextError> {
+        if let Some(spelling) = tokenizer.spelling() {
+            let mut text = String::new();
+            self.characters.push(spelling.bytes(id, self.skip_special), &mut text);
+            self.decoded += 1;
+            return Ok(text);
+        }
         self.window.push(id);
         let len = self.window.len();
         let text = self.decode(tokenizer, 0, len)?;
@@ -76,6 +85,9 @@ impl Detokenizer {
 
     /// The rest, at the end of the answer: a character that was never finished comes out as U+FFFD.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        if tokenizer.spelling().is_some() {
+            return Ok(self.characters.finish());
+        }
         let text = self.decode(tokenizer, 0, self.window.len())?;
         let rest = self.rest(tokenizer, &text)?;
         self.window.clear();
@@ -86,6 +98,10 @@ impl Detokenizer {
 
     /// The same of an answer that was cut: the beginning of a character whose end did not come is left out.
     pub fn cut(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        if tokenizer.spelling().is_some() {
+            self.characters.finish();
+            return Ok(String::new());
+        }
         let mut rest = self.finish(tokenizer)?;
         rest.truncate(whole(&rest));
         Ok(rest)

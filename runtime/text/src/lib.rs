@@ -12,6 +12,7 @@ pub mod grammar;
 mod json_filter;
 mod output;
 pub mod response;
+mod spelling;
 mod splits;
 mod stops;
 mod template;

@@ -15,6 +15,11 @@ impl StopStrings {
         StopStrings { strings: strings.into_iter().filter(|s| !s.is_empty()).collect(), held: String::new() }
     }
 
+    /// Whether there are none, so that nothing is ever held back.
+    pub fn is_empty(&self) -> bool {
+        self.strings.is_empty()
+    }
+
     /// Takes text; returns what is certainly before any stop string, and the stop string if one is complete. What
     /// follows a match is dropped.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {

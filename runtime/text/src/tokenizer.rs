@@ -1,6 +1,7 @@
 //! The tokenizer, as `tokenizer.json` describes it.
 
 use crate::TextError;
+use crate::spelling::Spelling;
 use crate::splits::Splits;
 use serde_json::Value;
 use std::path::Path;
@@ -14,6 +15,8 @@ type Inner = TokenizerImpl<ModelWrapper, NormalizerWrapper, Splits, PostProcesso
 pub struct Tokenizer {
     inner: Inner,
     longest_token_bytes: Option<usize>,
+    /// Tokens' own bytes, where the decoder puts them in a row and does nothing else.
+    spelling: Option<Spelling>,
 }
 
 impl Tokenizer {
@@ -39,7 +42,8 @@ impl Tokenizer {
             .with_added_vocabulary(own.get_added_vocabulary().clone())
             .build()
             .map_err(|e| e.to_string())?;
-        Ok(Tokenizer { inner, longest_token_bytes })
+        let spelling = spelling(&own)?;
+        Ok(Tokenizer { inner, longest_token_bytes, spelling })
     }
 
     /// Most bytes of text that one token stands for, so that a text too long for a context is known before it is encoded;
@@ -58,6 +62,11 @@ impl Tokenizer {
     /// The text of some ids; incomplete characters become U+FFFD, unknown ids nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TextError> {
         self.inner.decode(ids, skip_special).map_err(|e| TextError::Input(e.to_string()))
+    }
+
+    /// Tokens' own bytes, where text is nothing but them in a row.
+    pub(crate) fn spelling(&self) -> Option<&Spelling> {
+        self.spelling.as_ref()
     }
 
     /// What every token stands for, by id; ids without a token stand for nothing. Known for tokenizers that write bytes as
@@ -84,6 +93,31 @@ impl Tokenizer {
     pub fn vocab(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// More ids than any vocabulary has: with such ids, tokens are decoded one by one.
+const MOST_IDS: u32 = 1 << 24;
+
+fn spelling(own: &tokenizers::Tokenizer) -> Result<Option<Spelling>, String> {
+    let decoder = serde_json::to_value(own.get_decoder()).map_err(|e| e.to_string())?;
+    let only = match decoder.get("decoders").and_then(Value::as_array).map(Vec::as_slice) {
+        Some([only]) => only,
+        _ => &decoder,
+    };
+    if only.get("type").and_then(Value::as_str) != Some("ByteLevel") {
+        return Ok(None);
+    }
+    let added = own.get_added_vocabulary();
+    let size = own.get_vocab(true).values().max().map_or(0, |id| id.saturating_add(1));
+    if size > MOST_IDS {
+        return Ok(None);
+    }
+    let word = |id| {
+        let word = own.id_to_token(id);
+        let is_special = word.as_deref().is_some_and(|word| added.is_special_token(word));
+        (word, is_special)
+    };
+    Ok(Spelling::of((0..size).map(word)))
 }
 
 fn longest_token_bytes(inner: &tokenizers::Tokenizer) -> Option<usize> {
@@ -134,7 +168,7 @@ impl Writing {
 
 /// The byte that a character of a byte-level vocabulary stands for: printable Latin ones for themselves, the others for
 /// the remaining bytes in order.
-fn byte_of(c: char) -> Option<u8> {
+pub(crate) fn byte_of(c: char) -> Option<u8> {
     let is_shown = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     match u32::from(c) {
         code @ 0..=0xff => u8::try_from(code).ok().filter(|byte| is_shown(*byte)),

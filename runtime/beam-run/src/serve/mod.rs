@@ -48,8 +48,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         )),
         _ => Failure::usage(format!("{text}; lower `--max-running` or `--context`")),
     };
+    let loading = Instant::now();
     let mut engine =
         args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, no_memory)?)?;
+    let loaded = loading.elapsed();
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(
@@ -81,6 +83,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let listener = TcpListener::bind(&known[..]).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
         announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
+        app.service.metrics().weights(artifact.memory.bytes, loaded);
         app.service.metrics().started(started.elapsed());
         let (stop, stop_now) = signals();
         server::serve(listener, app, stop, args.endpoint.grace(), stop_now).await.map_err(failed)

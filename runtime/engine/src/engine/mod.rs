@@ -2,8 +2,8 @@
 
 use crate::transfer::Transfers;
 use crate::{
-    Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId, Scheduler, Shares, StepError,
-    Ticket,
+    Clock, Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId, Scheduler, Shares,
+    StepError, Ticket,
 };
 use std::collections::VecDeque;
 
@@ -43,6 +43,22 @@ impl<E: Executor> Engine<E> {
     pub fn with_host_tier(mut self, tier: Box<dyn HostTier>) -> Self {
         self.transfers = Some(Transfers::new(tier, &mut self.scheduler));
         self
+    }
+
+    /// Measures evictions and loads from now on; to be called after [`Engine::with_host_tier`].
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.scheduler.kv_mut().evictions_mut().set(clock);
+        if let Some(transfers) = &mut self.transfers {
+            transfers.loads_mut().set(clock);
+        }
+    }
+
+    /// Durations since the last call, in nanoseconds: of evictions, and of prefixes on their way back from the host.
+    pub fn take_durations(&mut self, evictions: &mut Vec<u64>, loads: &mut Vec<u64>) {
+        self.scheduler.kv_mut().evictions_mut().take(evictions);
+        if let Some(transfers) = &mut self.transfers {
+            transfers.loads_mut().take(loads);
+        }
     }
 
     /// Longest sequence, prompt and answer together.
@@ -159,6 +175,11 @@ impl<E: Executor> Engine<E> {
             return Progress::Worked;
         }
         Progress::Idle
+    }
+
+    /// Whether pages are on their way to or from the host. While they are, calls bring them on although a step runs.
+    pub fn is_moving(&mut self) -> bool {
+        self.transfers.as_ref().is_some_and(|t| !t.backups().is_empty()) || self.scheduler.loading().next().is_some()
     }
 
     /// Picks up after an executor that broke off in the middle of a step: whatever runs ends with this text, nothing that was

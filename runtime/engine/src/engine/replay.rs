@@ -92,12 +92,26 @@ fn every_turn_finds_what_the_turns_before_have_computed() {
     assert_eq!(engine.check_books(), Ok(()));
 }
 
+/// A clock that counts how often it is looked at, in each thread.
+fn calls() -> u64 {
+    thread_local!(static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    CALLS.with(|calls| calls.replace(calls.get() + 1))
+}
+
 #[test]
 fn a_quarter_of_the_memory_and_a_host_find_almost_as_much() {
     let working_set = 4 * 1700 / 16;
     let tier = Box::new(MemoryTier::new(1 << 30));
     let mut engine = engine(windowed(16, working_set / 4 + 4, 40), 1).with_host_tier(tier);
+    engine.set_clock(calls);
     let (found, ideal, all) = replay(&mut engine, 4, SMALL);
+    let (mut evictions, mut loads) = (Vec::new(), Vec::new());
+    engine.take_durations(&mut evictions, &mut loads);
+    // An eviction looks at the clock when it begins and when it is over, and a load lasts longer.
+    assert!(!evictions.is_empty() && evictions.iter().all(|took| *took == 1), "{evictions:?}");
+    assert!(!loads.is_empty() && loads.iter().all(|took| *took >= 1), "{loads:?}");
+    engine.take_durations(&mut evictions, &mut loads);
+    assert!(evictions.len() as u64 <= engine.scheduler().kv().evicted_pages());
     assert!((ideal - found) as f64 / all as f64 <= 0.04, "{found} of {ideal}, {all} in all");
     assert!(engine.scheduler().kv().host_use().loaded_pages > 0);
     assert_eq!(engine.check_books(), Ok(()));

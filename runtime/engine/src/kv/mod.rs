@@ -14,6 +14,7 @@ mod pages;
 mod space;
 mod tree;
 
+use crate::watch::Watch;
 use crate::{ExecutorFacts, VirtualPage};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct Kv {
     dropped: Vec<HostPage>,
     /// Pages by kind whose memory is bound and not filled yet: their content is on its way from the host.
     coming: HashSet<(usize, VirtualPage)>,
+    /// How long evictions take.
+    evictions: Watch,
 }
 
 impl Kv {
@@ -78,7 +81,8 @@ impl Kv {
         // Without memory there is nothing to keep.
         let keeps_prefixes = keeps_prefixes && pages.kinds() > 0;
         let tree = Tree::new(pages.kinds());
-        Ok(Kv { pages, tree, host: Host::default(), keeps_prefixes, dropped: Vec::new(), coming: HashSet::new() })
+        let (host, dropped, coming, evictions) = Default::default();
+        Ok(Kv { pages, tree, host, keeps_prefixes, dropped, coming, evictions })
     }
 
     /// Books of virtual and physical pages.
@@ -337,7 +341,15 @@ impl Kv {
     /// Evicts one thing that may make room for a page of a kind.
     fn evict(&mut self, kind: usize) -> bool {
         let is_apart = kind < self.pages.kinds() && !self.pages.is_shared();
-        self.tree.evict(is_apart.then_some(kind), &mut self.pages)
+        let begun = self.evictions.now();
+        let is_gone = self.tree.evict(is_apart.then_some(kind), &mut self.pages);
+        self.evictions.over(begun.filter(|_| is_gone));
+        is_gone
+    }
+
+    /// How long evictions take, for reports.
+    pub(crate) fn evictions_mut(&mut self) -> &mut Watch {
+        &mut self.evictions
     }
 
     /// Makes sure that positions `from .. to` of a sequence can be written, of which those before `done` are for certain:

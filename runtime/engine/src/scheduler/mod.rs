@@ -431,6 +431,12 @@ impl Scheduler {
         self.back_to_queue(at);
     }
 
+    /// The same with a table that nobody knows of.
+    #[cfg(test)]
+    fn check_books_besides(&self, other: &PageTable) -> Result<(), String> {
+        self.kv.check(self.running.iter().map(|s| &s.table).chain([other]), &[])
+    }
+
     /// Checks the whole state; `backups` are copies to the host under way. For tests and simulation: it looks at everything.
     pub(crate) fn check_books(&self, backups: &[crate::kv::Backup]) -> Result<(), String> {
         let tables = self.running.iter().map(|s| &s.table);
@@ -474,5 +480,7 @@ fn release(kv: &mut Kv, sequence: &mut Sequence) {
     sequence.table = PageTable::default();
 }
 
+#[cfg(test)]
+mod short;
 #[cfg(test)]
 mod tests;

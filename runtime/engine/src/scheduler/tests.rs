@@ -4,18 +4,18 @@ use super::*;
 use crate::toy::facts;
 use crate::{SampledToken, Sampling, StepOutput};
 
-fn request(prompt: usize, max_tokens: usize) -> Request {
+pub(super) fn request(prompt: usize, max_tokens: usize) -> Request {
     let prompt = (0..prompt as u32).collect();
     Request { prompt, max_tokens: Some(max_tokens), stop: vec![9], ..Request::default() }
 }
 
-fn scheduler(running: usize) -> Scheduler {
+pub(super) fn scheduler(running: usize) -> Scheduler {
     let limits = Limits { context_tokens: Some(24), running, ..Limits::default() };
     Scheduler::new(facts(100, 4, 8, 6), limits).unwrap()
 }
 
 /// One line per sequence of a step: its tokens, the first position, the pages, `?` where a token is wanted.
-fn show(step: &Step) -> String {
+pub(super) fn show(step: &Step) -> String {
     let mut lines = Vec::new();
     for s in &step.sequences {
         let rows = s.start..s.start + s.len;
@@ -26,7 +26,7 @@ fn show(step: &Step) -> String {
     lines.join("; ")
 }
 
-fn answer(step: &Step, token: u32) -> StepOutput {
+pub(super) fn answer(step: &Step, token: u32) -> StepOutput {
     let token = Some(SampledToken { id: token, logprob: None, top: Vec::new(), listed: Vec::new() });
     StepOutput {
         tokens: vec![token; step.wanted.len()],

@@ -1,6 +1,7 @@
 //! Chat Completions' words for a turn: one object, or chunks.
 
 use crate::app::{App, now_seconds};
+use crate::chunk::{CHUNK_BYTES, quote};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::ids;
@@ -10,6 +11,7 @@ use crate::sse::{self, Frame, Spell};
 use crate::turn::{Collected, Matched, Step, TurnEvent, Usage};
 use engine::SampledToken;
 use serde_json::{Map, Value, json};
+use std::fmt::Write;
 use std::sync::Arc;
 
 /// What all chunks of an answer, or its only object, begin with.
@@ -142,6 +144,14 @@ fn logprobs_json(app: &App, tokens: &[SampledToken]) -> Value {
     json!({"content": tokens.iter().map(|token| logprobs::chat(app, token)).collect::<Vec<_>>()})
 }
 
+/// A delta of one text.
+fn said(key: &str, text: &str) -> String {
+    let mut json = format!("{{\"{key}\":");
+    quote(&mut json, text);
+    json.push('}');
+    json
+}
+
 /// One choice in a stream.
 #[derive(Default)]
 struct Progress {
@@ -154,7 +164,8 @@ struct Progress {
 /// The answer as chunks.
 pub(crate) struct Chunks {
     app: Arc<App>,
-    head: Head,
+    /// What all chunks begin with, up to the first choice.
+    begin: String,
     style: Style,
     options: StreamOptions,
     choices: Vec<Progress>,
@@ -162,58 +173,74 @@ pub(crate) struct Chunks {
 
 impl Chunks {
     pub fn new(app: Arc<App>, head: Head, style: Style, options: StreamOptions, choices: usize) -> Chunks {
-        Chunks { app, head, style, options, choices: (0..choices).map(|_| Progress::default()).collect() }
+        let chunk = head.object("chat.completion.chunk", Vec::new());
+        let mut begin = open(Value::Object(chunk));
+        // The list of choices is its last member, and empty.
+        begin.pop();
+        Chunks { app, begin, style, options, choices: (0..choices).map(|_| Progress::default()).collect() }
     }
 
-    fn chunk(&self, choices: Vec<Value>, usage: Option<Usage>) -> Frame {
-        let mut chunk = self.head.object("chat.completion.chunk", choices);
+    /// A chunk; `choice` writes its only choice, if it has one.
+    fn chunk(&self, choice: impl FnOnce(&mut String), usage: Option<Usage>) -> Frame {
+        let mut json = String::with_capacity(self.begin.len() + CHUNK_BYTES);
+        json.push_str(&self.begin);
+        choice(&mut json);
+        json.push(']');
         if let Some(usage) = usage {
-            chunk.insert("usage".into(), usage_json(usage));
+            json.push_str(",\"usage\":");
+            json.push_str(&usage_json(usage).to_string());
         } else if self.options.usage_at_end {
-            chunk.insert("usage".into(), Value::Null);
+            json.push_str(",\"usage\":null");
         }
-        Frame::data(Value::Object(chunk))
+        json.push('}');
+        Frame { event: None, data: json }
     }
 
-    /// A chunk of one choice, with the log-probabilities of the tokens since its last one.
-    fn delta(&mut self, index: usize, delta: Value, end: (Value, Value), usage: Usage) -> Frame {
+    /// A chunk of one choice, with the log-probabilities of the tokens since its last one. The delta is JSON.
+    fn delta(&mut self, index: usize, delta: &str, end: Option<(&str, Value)>, usage: Usage) -> Frame {
         let tokens = self.choices.get_mut(index).map(|choice| std::mem::take(&mut choice.tokens)).unwrap_or_default();
-        let logprobs = if tokens.is_empty() { Value::Null } else { logprobs_json(&self.app, &tokens) };
-        let (finish_reason, matched_stop) = end;
-        let choice = json!({
-            "index": index,
-            "delta": delta,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-            "matched_stop": matched_stop,
-        });
-        self.chunk(vec![choice], self.options.usage_always.then_some(usage))
+        let choice = |json: &mut String| {
+            // Writing to memory cannot fail.
+            let _ = write!(json, "{{\"index\":{index},\"delta\":{delta},\"logprobs\":");
+            if tokens.is_empty() {
+                json.push_str("null");
+            } else {
+                json.push_str(&logprobs_json(&self.app, &tokens).to_string());
+            }
+            let _ = match end {
+                None => write!(json, ",\"finish_reason\":null,\"matched_stop\":null}}"),
+                Some((word, matched)) => {
+                    write!(json, ",\"finish_reason\":{},\"matched_stop\":{matched}}}", json!(word))
+                }
+            };
+        };
+        self.chunk(choice, self.options.usage_always.then_some(usage))
     }
 
     /// Reasoning of a choice that was kept until it is over, if there is any.
     fn waited(&mut self, index: usize, usage: Usage) -> Option<Frame> {
         let waited = std::mem::take(&mut self.choices.get_mut(index)?.reasoning);
-        let delta = json!({self.style.reasoning_key(): waited});
-        (!waited.is_empty()).then(|| self.delta(index, delta, (Value::Null, Value::Null), usage))
+        let delta = said(self.style.reasoning_key(), &waited);
+        (!waited.is_empty()).then(|| self.delta(index, &delta, None, usage))
     }
 
     /// The delta of an event; `None` if it says nothing now.
-    fn delta_of(&mut self, index: usize, event: &TurnEvent) -> Option<Value> {
+    fn delta_of(&mut self, index: usize, event: &TurnEvent) -> Option<String> {
         let choice = self.choices.get_mut(index)?;
         match event {
             TurnEvent::Reasoning(text) if !self.style.stream_reasoning => {
                 choice.reasoning.push_str(text);
                 None
             }
-            TurnEvent::Reasoning(text) => Some(json!({self.style.reasoning_key(): text})),
-            TurnEvent::Content(text) => Some(json!({"content": text})),
+            TurnEvent::Reasoning(text) => Some(said(self.style.reasoning_key(), text)),
+            TurnEvent::Content(text) => Some(said("content", text)),
             TurnEvent::CallOpened { index, name } => {
                 let function = json!({"name": name, "arguments": ""});
                 let call = json!({"index": index, "id": ids::name("call_"), "type": "function", "function": function});
-                Some(json!({"tool_calls": [call]}))
+                Some(json!({"tool_calls": [call]}).to_string())
             }
             TurnEvent::CallArguments { index, json } => {
-                Some(json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]}))
+                Some(json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]}).to_string())
             }
             TurnEvent::CallClosed { .. } | TurnEvent::Finished(_) => None,
         }
@@ -222,8 +249,8 @@ impl Chunks {
 
 impl Spell for Chunks {
     fn begin(&mut self, usage: Usage) -> Vec<Frame> {
-        let delta = json!({"role": "assistant", "content": ""});
-        (0..self.choices.len()).map(|i| self.delta(i, delta.clone(), (Value::Null, Value::Null), usage)).collect()
+        let delta = json!({"role": "assistant", "content": ""}).to_string();
+        (0..self.choices.len()).map(|i| self.delta(i, &delta, None, usage)).collect()
     }
 
     fn step(&mut self, step: Step, usage: Usage) -> Vec<Frame> {
@@ -236,11 +263,11 @@ impl Spell for Chunks {
                 frames.extend(self.waited(index, usage));
             }
             if let Some(delta) = self.delta_of(index, event) {
-                frames.push(self.delta(index, delta, (Value::Null, Value::Null), usage));
+                frames.push(self.delta(index, &delta, None, usage));
             }
             if let TurnEvent::Finished(finish) = event {
-                let end = (json!(finish.word.word()), matched_json(finish.matched.as_ref()));
-                frames.push(self.delta(index, json!({}), end, usage));
+                let end = (finish.word.word(), matched_json(finish.matched.as_ref()));
+                frames.push(self.delta(index, "{}", Some(end), usage));
             }
         }
         frames
@@ -252,6 +279,6 @@ impl Spell for Chunks {
     }
 
     fn end(&mut self, usage: Usage) -> Vec<Frame> {
-        sse::done(self.options.usage_at_end.then(|| self.chunk(Vec::new(), Some(usage))))
+        sse::done(self.options.usage_at_end.then(|| self.chunk(|_| {}, Some(usage))))
     }
 }

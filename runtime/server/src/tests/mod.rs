@@ -16,6 +16,7 @@ mod hostile;
 mod known;
 mod life;
 mod limits;
+mod lines;
 mod logs;
 mod messages;
 mod messages_errors;

@@ -4,9 +4,12 @@ use super::reader::{Reader, Reading, Step, TurnEvent};
 use super::{Finish, FinishWord};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::service::Generation;
+use crate::service::{Generation, Gone};
+use crate::writer::Outlet;
 use engine::{Event, Request, RequestId, SampledToken};
 use std::collections::VecDeque;
+use std::sync::Weak;
+use std::task::{Context, Poll, ready};
 use text::response::ToolCall;
 
 /// Choices that are to be made: all are admitted, or none.
@@ -37,6 +40,9 @@ pub(crate) struct Answers {
     generation: Generation,
     readers: Vec<Reader>,
     ready: VecDeque<Step>,
+    /// Memory for what is taken.
+    events: Vec<(usize, Event)>,
+    steps: Vec<Step>,
     failed: Option<ApiError>,
     per_prompt: usize,
     prompt_tokens: usize,
@@ -132,7 +138,8 @@ impl Answers {
         }
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
         let cached_tokens = vec![0; readers.len()];
-        Ok(Answers { generation, readers, ready, failed: None, per_prompt, prompt_tokens, cached_tokens })
+        let (failed, events, steps) = Default::default();
+        Ok(Answers { generation, readers, ready, events, steps, failed, per_prompt, prompt_tokens, cached_tokens })
     }
 
     /// Their names in the engine, by which they can be given up.
@@ -157,21 +164,55 @@ impl Answers {
 
     /// What comes next of any choice; `None` when all are over. An error ends them all.
     pub async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The same; the task is woken when there is more.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Step>, ApiError>> {
         loop {
-            if let Some(step) = self.ready.pop_front() {
-                return Ok(Some(step));
+            if let Some(known) = self.known() {
+                return Poll::Ready(known);
             }
-            if let Some(error) = self.failed.take() {
-                return Err(error);
-            }
-            if self.readers.iter().all(Reader::is_over) {
-                return Ok(None);
-            }
-            let Some(events) = self.generation.next().await else {
-                return Err(ApiError::internal("the engine has stopped; restart the server"));
+            let Some(mut events) = ready!(self.generation.poll_next(context)) else {
+                return Poll::Ready(Err(stopped()));
             };
-            self.take(events);
+            self.take(&mut events);
         }
+    }
+
+    /// The same as far as it is there, and nobody is woken for more.
+    pub fn next_now(&mut self) -> Option<Result<Option<Step>, ApiError>> {
+        loop {
+            if let Some(known) = self.known() {
+                return Some(known);
+            }
+            let mut events = std::mem::take(&mut self.events);
+            let is_there = self.generation.next_now(&mut events);
+            let any = !events.is_empty();
+            self.take(&mut events);
+            self.events = events;
+            match is_there {
+                Err(Gone) => return Some(Err(stopped())),
+                Ok(()) if !any => return None,
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// What comes next without the engine's doing.
+    fn known(&mut self) -> Option<Result<Option<Step>, ApiError>> {
+        if let Some(step) = self.ready.pop_front() {
+            return Some(Ok(Some(step)));
+        }
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        self.readers.iter().all(Reader::is_over).then_some(Ok(None))
+    }
+
+    /// Whoever says them wants to be called when there is more.
+    pub fn tell(&self, outlet: Weak<dyn Outlet>) {
+        self.generation.tell(outlet);
     }
 
     /// All that is left of all choices.
@@ -189,9 +230,9 @@ impl Answers {
     }
 
     /// Takes engine events: one step for each choice that they touch.
-    fn take(&mut self, events: Vec<(usize, Event)>) {
-        let mut steps: Vec<Step> = Vec::new();
-        for (choice, event) in events {
+    fn take(&mut self, events: &mut Vec<(usize, Event)>) {
+        let mut steps = std::mem::take(&mut self.steps);
+        for (choice, event) in events.drain(..) {
             let place = steps.iter().position(|step| step.choice == choice).unwrap_or_else(|| {
                 steps.push(Step { choice, ..Step::default() });
                 steps.len() - 1
@@ -205,7 +246,8 @@ impl Answers {
         for step in &mut steps {
             step.cached_tokens = self.cached_tokens.get(step.choice).copied().unwrap_or(0);
         }
-        self.ready.extend(steps.into_iter().filter(|step| !step.is_empty()));
+        self.ready.extend(steps.drain(..).filter(|step| !step.is_empty()));
+        self.steps = steps;
     }
 
     fn take_one(&mut self, choice: usize, event: Event, step: &mut Step) -> Result<(), ApiError> {
@@ -226,4 +268,8 @@ impl Answers {
         }
         Ok(())
     }
+}
+
+fn stopped() -> ApiError {
+    ApiError::internal("the engine has stopped; restart the server")
 }

@@ -277,6 +277,10 @@ impl Reader {
             self.parse(new, step)?;
             return Ok(false);
         }
+        if self.stops.is_empty() {
+            self.parse(new, step)?;
+            return Ok(self.matched.is_some());
+        }
         let (mut text, stop) = self.stops.push(new);
         if let Some(stop) = stop {
             if self.reading.keeps_stop {
@@ -292,19 +296,16 @@ impl Reader {
         if text.is_empty() {
             return Ok(());
         }
-        let (events, spans, decided) = match &mut self.reading.parser {
-            Some(parser) => {
-                let events = parser.push_spelt(text, &self.spelling.spelt(text)).map_err(broken)?;
-                (events.into_iter().map(TurnEvent::from).collect(), parser.take_spans(), parser.decided())
-            }
-            None => {
-                let begin = self.plain_bytes;
-                self.plain_bytes += text.len();
-                let spans = std::iter::once(begin..self.plain_bytes).collect();
-                (vec![TurnEvent::Content(text.to_owned())], spans, self.plain_bytes)
-            }
+        let Some(parser) = &mut self.reading.parser else {
+            let begin = self.plain_bytes;
+            self.plain_bytes += text.len();
+            add(&mut step.events, TurnEvent::Content(text.to_owned()));
+            self.told(step.events.len().checked_sub(1), &[begin..self.plain_bytes], self.plain_bytes, step);
+            return Ok(());
         };
-        self.tell(events, &spans, decided, step);
+        let events = parser.push_spelt(text, &self.spelling.spelt(text)).map_err(broken)?;
+        let (spans, decided) = (parser.take_spans(), parser.decided());
+        self.tell(events.into_iter().map(TurnEvent::from).collect(), &spans, decided, step);
         Ok(())
     }
 
@@ -321,6 +322,11 @@ impl Reader {
                 said = step.events.len().checked_sub(1);
             }
         }
+        self.told(said, spans, decided, step);
+    }
+
+    /// The tokens of text that was told last, in the event with this index.
+    fn told(&mut self, said: Option<usize>, spans: &[Range<usize>], decided: usize, step: &mut Step) {
         let tokens = self.spoken.take(spans, decided, said.is_some());
         step.spoken.extend(tokens.into_iter().filter_map(|token| Some((said?, token))));
     }

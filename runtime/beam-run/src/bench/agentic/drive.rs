@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Host time that a call of the engine takes where time is virtual, in nanoseconds: what it may take at about 64 requests.
 const CALL_NS: u64 = 45_000;
 
+/// How often an engine is called while a step runs and pages move, in nanoseconds: a server looks at least as often.
+const LOOK_NS: u64 = 1_000_000;
+
 /// How time passes for an engine.
 pub trait Pace<E: Executor> {
     /// Seconds since the start.
@@ -52,9 +55,10 @@ impl<C: Executor> Pace<Sim<C>> for Virtual {
         self.0.advance_by(CALL_NS);
         let due_ns = due.map(|due| (due * 1e9).ceil() as u64);
         let step_ns = engine.executor().next_done_ns();
+        let look_ns = engine.is_moving().then(|| self.0.now_ns() + LOOK_NS);
         let next = match progress {
             Progress::Worked => None,
-            Progress::Waiting => due_ns.into_iter().chain(step_ns).min(),
+            Progress::Waiting => due_ns.into_iter().chain(step_ns).chain(look_ns).min(),
             Progress::Idle => due_ns,
         };
         if let Some(next) = next {
