@@ -110,11 +110,12 @@ impl Asked {
     }
 
     /// An error in the words of the request: the model's functions are not always its tools.
-    pub fn reword(&self, mut error: ApiError) -> ApiError {
-        if let Some(place) = error.param.as_deref().and_then(|param| self.declared.place(param)) {
-            error.param = Some(place);
+    pub fn reword(&self, error: ApiError) -> ApiError {
+        let Some(read) = error.param.clone() else { return error };
+        match self.declared.place(&read) {
+            Some(sent) => error.called(&sent, &read),
+            None => error,
         }
-        error
     }
 }
 

@@ -114,7 +114,7 @@ async fn tools_that_are_wrong_are_named() {
         ),
         (
             json!([f(), {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "g", "strict": true, "parameters": {"type": "object", "not": {}}}]}]),
-            "tools[1].tools[0].parameters",
+            "tools[1].tools[0].parameters.not",
         ),
     ] {
         refused(&app, json!({"tools": tools}), param).await;
