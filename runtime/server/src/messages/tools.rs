@@ -71,12 +71,11 @@ pub(super) fn choice(fields: Fields<'_>, tools: &[Tool]) -> Result<(ToolChoice, 
 }
 
 /// An error about a tool that is shown, put down to its place in the request.
-pub(super) fn at_place(mut error: ApiError, places: &[usize]) -> ApiError {
-    let Some(param) = &error.param else { return error };
-    let parts = param.strip_prefix("tools[").and_then(|rest| rest.split_once(']'));
-    let place = parts.and_then(|(index, rest)| Some((places.get(index.parse::<usize>().ok()?)?, rest)));
-    if let Some((place, rest)) = place {
-        error.param = Some(format!("tools[{place}]{rest}"));
+pub(super) fn at_place(error: ApiError, places: &[usize]) -> ApiError {
+    let Some(read) = error.param.clone() else { return error };
+    let parts = read.strip_prefix("tools[").and_then(|rest| rest.split_once(']'));
+    match parts.and_then(|(index, rest)| Some((places.get(index.parse::<usize>().ok()?)?, rest))) {
+        Some((place, rest)) => error.called(&format!("tools[{place}]{rest}"), &read),
+        None => error,
     }
-    error
 }
