@@ -33,8 +33,7 @@ async fn refused(app: &Arc<App>, path: &str, body: Value) -> (u16, String, Strin
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
     // Messages has no place for it but the text.
     let message = text("message");
-    let mut quoted = message.split(['`', ':']);
-    let named = if message.starts_with("X03") { quoted.nth(2) } else { quoted.next() };
+    let named = message.split(['`', ':']).map(str::trim).find(|word| !word.is_empty() && !word.starts_with("X03"));
     let param = if path == MESSAGES { named.unwrap_or_default().to_owned() } else { text("param") };
     (reply.status.as_u16(), param, if path == MESSAGES { text("type") } else { text("code") })
 }
