@@ -220,26 +220,27 @@ fn a_prefix_without_memory_is_tried_again() {
 /// Where windows are all that is kept, ids are what ends: of those that run and of those on their way from the host.
 #[test]
 fn ids_are_set_aside_for_answers_and_for_what_comes() {
-    let mut facts = facts(100, 1, 14, 2);
+    let mut facts = facts(100, 1, 24, 2);
     facts.kv.remove(0);
     facts.pool_pages.remove(0);
-    facts.kv[0].window = Some(3);
-    let ids = 24 + 14;
-    let limits = Limits { context_tokens: Some(24), running: 2, ..Limits::default() };
+    facts.kv[0].window = Some(8);
+    let ids = 40 + 24;
+    let limits = Limits { context_tokens: Some(40), running: 2, ..Limits::default() };
     let mut s = Scheduler::new(facts.clone(), limits).unwrap();
     assert_eq!((s.kv.total_pages(), s.most_running()), (ids, 2));
-    s.submit(other(50, 2, 20)).unwrap();
-    s.submit(other(60, 2, 20)).unwrap();
+    s.submit(other(50, 2, 36)).unwrap();
+    s.submit(other(60, 2, 36)).unwrap();
     step(&mut s, 7).unwrap();
     assert_eq!((s.running(), s.waiting()), (1, 1));
-    // 21 for the first, 8 for the second besides the 12 that come.
-    let mut s = with_host(facts, 24, 12);
-    s.submit(other(50, 2, 20)).unwrap();
-    s.submit(other(40, 14, 7)).unwrap();
+    // 37 for the first, 23 for the second besides the 7 that come.
+    let mut s = with_host(facts, 40, 7);
+    s.submit(other(50, 2, 36)).unwrap();
+    s.submit(other(40, 9, 22)).unwrap();
     step(&mut s, 7).unwrap();
     assert_eq!((s.running(), s.waiting()), (1, 1));
-    let waits = s.waiting.front().map(|waits| s.find(waits).from_host);
-    assert_eq!(waits, Some(12));
+    let waits = s.waiting.front().unwrap();
+    let prefix = s.kv.find(&waits.request.namespace, &waits.tokens, waits.most_cached());
+    assert_eq!(prefix.from_host, 7);
     // Less is room enough.
     s.submit(other(60, 2, 4)).unwrap();
     s.limits.most_passed = 9;
