@@ -9,6 +9,7 @@ use suites::rust_source::RustSource;
 /// Crate → crates of the workspace that it may use outside tests.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("ir", &[]),
+    ("features", &[]),
     ("numerics", &[]),
     ("spec", &["ir", "numerics"]),
     ("interp", &["ir", "numerics"]),
@@ -16,17 +17,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("artifact", &["ir"]),
     ("passes", &["ir", "numerics", "interp", "targets"]),
     ("codegen", &["ir", "passes", "targets", "artifact"]),
-    ("beamc", &["ir", "spec", "passes", "targets", "artifact", "codegen"]),
+    ("beamc", &["features", "ir", "spec", "passes", "targets", "artifact", "codegen"]),
     ("engine", &["ir", "numerics", "artifact", "targets"]),
     ("device", &["ir", "numerics", "artifact", "engine", "interp"]),
     ("text", &[]),
     ("server", &["engine", "text"]),
-    ("beam-run", &["ir", "artifact", "engine", "device", "text", "server"]),
+    ("beam-run", &["features", "ir", "artifact", "engine", "device", "text", "server"]),
 ];
 
-/// The borders where `unsafe` may stand.
-const UNSAFE_FILES: &[&str] =
-    &["compiler/codegen/src/nvrtc.rs", "runtime/device/src/checkpoint/mmap.rs", "runtime/device/src/cuda/driver.rs"];
+/// The borders where `unsafe` may stand: NVRTC, the memory map of weights, the CUDA driver, the matrix unit of a processor.
+const UNSAFE_FILES: &[&str] = &[
+    "compiler/codegen/src/nvrtc.rs",
+    "runtime/device/src/checkpoint/mmap.rs",
+    "runtime/device/src/cuda/driver.rs",
+    "runtime/device/src/kernels/tiles.rs",
+];
 
 /// Words of disk names, imports and kinds that say nothing of a model where they stand in Rust.
 const COMMON_WORDS: &[&str] = &[
@@ -255,4 +260,31 @@ fn the_model_spec_fits_its_page() {
     let text = std::fs::read_to_string(root().join("model-spec/beam.toml")).expect("spec");
     assert!(text.lines().count() <= 220, "{} lines", text.lines().count());
     assert!(text.lines().all(|l| l.chars().count() <= 110));
+}
+
+/// Libraries with their features, as a command translates them.
+fn translated(of: &[&str]) -> BTreeSet<String> {
+    let shown = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--prefix", "none", "--format", "{p} with {f}"])
+        .args(of)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    let text = String::from_utf8(shown.stdout).expect("text");
+    // What was shown before has a mark behind it.
+    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).filter(|line| line.contains(" with ")).collect()
+}
+
+/// What a program alone would translate otherwise than all tests together is translated twice, with all that stands on it: the crate
+/// `features` asks for what is missing.
+#[test]
+fn programs_are_made_of_what_tests_are_made_of() {
+    let all = translated(&["--workspace", "--edges", "all"]);
+    assert!(all.len() > 100, "only {} libraries were looked at", all.len());
+    for program in ["beamc", "beam-run", "suites"] {
+        let alone: Vec<String> =
+            translated(&["--package", program, "--edges", "normal,build"]).difference(&all).cloned().collect();
+        assert!(alone.is_empty(), "`{program}` alone has other features than the workspace:\n{}", alone.join("\n"));
+    }
 }
