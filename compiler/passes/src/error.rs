@@ -131,11 +131,6 @@ pub const CODES: [(&str, &str, &str); 23] = [
         "A spec's `[stored]` says in which format the checkpoint keeps its matrices, a target's `[formats]` which formats run there: `native`, inputs quantised too, or `weights`, codes widened. What is not named is refused.",
     ),
     (
-        "P0702",
-        "a stored format where no relaxation is allowed",
-        "Quantised matrices and cached rows are other numbers than those that the spec declares, so they are relaxations, each with a name. `--exact` forbids all of them.",
-    ),
-    (
         "P0703",
         "rows of a matrix are no whole blocks",
         "nvfp4 keeps blocks of 16 elements along the rows of a matrix, each with one scale; a row must be whole blocks.",
