@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 23] = [
+pub const CODES: [(&str, &str, &str); 22] = [
     (
         "P0101",
         "an entry runs the layers twice",
