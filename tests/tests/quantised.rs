@@ -187,7 +187,8 @@ fn cached_rows_of_either_format_have_numbers_of_their_largest() {
         let wide = Programs::built().compile(model, "cpu-f32", &fresh(work.path(), "wide"));
         let (kept, wide) = (logits(&kept, model, &file, &[]), logits(&wide, model, &file, &[]));
         let rms = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-        let moved = rms(&mut kept.data.iter().zip(&wide.data).map(|(a, b)| a - b)) / rms(&mut wide.data.iter().copied());
+        let moved =
+            rms(&mut kept.data.iter().zip(&wide.data).map(|(a, b)| a - b)) / rms(&mut wide.data.iter().copied());
         assert!(moved > 0.0 && moved < 0.25, "{moved}");
     }
 }

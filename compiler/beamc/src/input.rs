@@ -55,8 +55,7 @@ pub fn choices(target: &Target, mesh: &Mesh, options: &[String], exact: bool) ->
         act: target.act,
         options: wanted.into_iter().collect(),
         assume: target.formats.assume,
-        convert: !exact
-            && target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
+        convert: !exact && target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
         ..Choices::default()
     }
 }

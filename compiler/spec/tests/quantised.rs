@@ -148,7 +148,9 @@ fn what_is_wrong_with_stored_formats_is_told() {
 
 /// A file of tensors of which only the header is there; their names and formats.
 fn header(folder: &Path, file: &str, tensors: &[(&str, &str)]) {
-    let entry = |(name, format): &(&str, &str)| format!("\"{name}\": {{\"dtype\": \"{format}\", \"shape\": [], \"data_offsets\": [0, 0]}}");
+    let entry = |(name, format): &(&str, &str)| {
+        format!("\"{name}\": {{\"dtype\": \"{format}\", \"shape\": [], \"data_offsets\": [0, 0]}}")
+    };
     let text = format!("{{{}}}", tensors.iter().map(entry).collect::<Vec<_>>().join(", "));
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend(text.as_bytes());
@@ -169,10 +171,17 @@ fn tensors_beside_a_config_count_for_more_than_its_lists() {
     let named = |module: &str, end: &str| format!("{module}.{end}");
     let own = "format = \"fp8\"\nplain = { head = \"all\", o = [5] }\n";
     // What the tensors say as well changes nothing, and codes without scales say nothing.
-    assert_eq!(said(&[(&named(o, "weight"), "BF16"), (&named(q, "weight"), "F8_E4M3"), (&named(q, "weight_scale"), "F32")]), own);
+    assert_eq!(
+        said(&[(&named(o, "weight"), "BF16"), (&named(q, "weight"), "F8_E4M3"), (&named(q, "weight_scale"), "F32")]),
+        own
+    );
     assert_eq!(said(&[(&named(o, "weight"), "F8_E4M3"), (&named(q, "weight"), "U8")]), own);
-    let told = said(&[(&named(q, "weight"), "BF16"), (&named(o, "weight"), "F8_E4M3"), (&named(o, "weight_scale"), "BF16")]);
-    assert!(told.starts_with("warning[B0306]: `model.layers.1.self_attn.q_proj` and 1 more are stored otherwise"), "{told}");
+    let told =
+        said(&[(&named(q, "weight"), "BF16"), (&named(o, "weight"), "F8_E4M3"), (&named(o, "weight_scale"), "BF16")]);
+    assert!(
+        told.starts_with("warning[B0306]: `model.layers.1.self_attn.q_proj` and 1 more are stored otherwise"),
+        "{told}"
+    );
     assert!(told.ends_with("plain = { head = \"all\", q = [1] }\n"), "{told}");
     // Many matrices in one tensor are none that a quantiser sees.
     let told = said(&[("model.layers.3.mlp.experts.down_proj", "BF16")]);

@@ -84,9 +84,7 @@ pub(super) fn decide(module: &Module, compile: &Compile<'_>) -> Result<Option<Ch
         stored: stored.clone(),
         native,
         // What is stored is what the model is; making other numbers of it while loading is not exact.
-        converts: !compile.exact
-            && stored.format == StoredFormat::Fp8
-            && compile.target.formats.converts(BF16_TO_FP8),
+        converts: !compile.exact && stored.format == StoredFormat::Fp8 && compile.target.formats.converts(BF16_TO_FP8),
         matrices,
     };
     whole_blocks(&module.facts, &choice)?;

@@ -54,7 +54,9 @@ impl Patterns {
                     // By itself, so that the message shows the one that is wrong.
                     match regex::RegexBuilder::new(&pattern).size_limit(MOST_BYTES).build() {
                         Ok(_) => patterns.push(pattern),
-                        Err(e) => around.push((entry.clone(), looking_around(&pattern).ok_or_else(|| told(entry, &e))?)),
+                        Err(e) => {
+                            around.push((entry.clone(), looking_around(&pattern).ok_or_else(|| told(entry, &e))?))
+                        }
                     }
                 }
                 None => drop(plain.insert(entry.clone())),

@@ -31,7 +31,8 @@ impl Tensors {
         } else {
             let index = std::fs::read_to_string(config.with_file_name(INDEX)).ok()?;
             let index: Value = serde_json::from_str(&index).ok()?;
-            let files: BTreeSet<&str> = index.get("weight_map")?.as_object()?.values().filter_map(Value::as_str).collect();
+            let files: BTreeSet<&str> =
+                index.get("weight_map")?.as_object()?.values().filter_map(Value::as_str).collect();
             files.into_iter().map(|name| config.with_file_name(name)).collect()
         };
         let mut formats = HashMap::new();

@@ -12,12 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 
 /// The largest magnitude of each value, in order, over all tokens.
-pub fn largest(
-    artifact: &Artifact,
-    source: &ModelArgs,
-    tokens: &Path,
-    values: &[String],
-) -> Result<Vec<f32>, Failure> {
+pub fn largest(artifact: &Artifact, source: &ModelArgs, tokens: &Path, values: &[String]) -> Result<Vec<f32>, Failure> {
     let sequences = files::read_tokens(tokens)?;
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     if longest == 0 {

@@ -152,13 +152,8 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
         false => Scheme::Blocks { numbers, input_numbers },
     };
     let said = Said { fp8: args.is_fp8(), narrow_inputs: args.narrow_inputs(), kv_scales: args.kv_scales };
-    let writer = write::Writer {
-        checkpoint: &checkpoint,
-        found: &found,
-        scheme: &scheme,
-        cached: &cached,
-        model: &args.model,
-    };
+    let writer =
+        write::Writer { checkpoint: &checkpoint, found: &found, scheme: &scheme, cached: &cached, model: &args.model };
     let written = writer.write(&args.out, |dir| config::write(dir, &config, &found, said))?;
     report(args, &found, &written);
     Ok(())
@@ -176,8 +171,7 @@ fn watched(
     else {
         return Ok((Vec::new(), Vec::new()));
     };
-    let mut cached =
-        if args.kv_scales { cached::find(artifact, checkpoint, args.is_fp8())? } else { Vec::new() };
+    let mut cached = if args.kv_scales { cached::find(artifact, checkpoint, args.is_fp8())? } else { Vec::new() };
     let inputs: &[String] = if calibrated { &found.inputs } else { &[] };
     let values: Vec<String> = inputs.iter().chain(cached.iter().map(|c| &c.value)).cloned().collect();
     let source = ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);

@@ -1,6 +1,7 @@
 //! A new directory: tensors streamed file by file, one in memory at a time, everything else copied. Nothing stands under the
 //! name asked for before it is whole.
 
+use super::cached::Cached;
 use super::config::{CONFIG, MODELOPT_CONFIG, Scheme};
 use super::matrices::{Found, Matrix, WEIGHT};
 use super::{bar, rows, shown};
@@ -176,7 +177,8 @@ impl<'a> Writer<'a> {
     /// The number of cached rows: of compressed-tensors in the model's format, of ModelOpt in binary32.
     fn number(&self, cached: &Cached, bar: &'a ProgressBar) -> (String, Lazy<'a>) {
         let (name, number) = (cached.tensor.clone(), cached.number);
-        let lazy = |dtype, shape: &[usize], made| Lazy { dtype, shape: shape.to_vec(), bytes: dtype.bitsize() / 8, made, bar };
+        let lazy =
+            |dtype, shape: &[usize], made| Lazy { dtype, shape: shape.to_vec(), bytes: dtype.bitsize() / 8, made, bar };
         let lazy = match self.scheme {
             Scheme::Rows(ScaleFormat::Bf16) => lazy(Dtype::BF16, &[1], Made::Bf16Number(number)),
             Scheme::Rows(ScaleFormat::F32) => lazy(Dtype::F32, &[1], Made::Number(number)),
