@@ -148,8 +148,9 @@ def main():
         for what, found in losses:
             cells = [f"{m['mean_nll']:.5f} ({100 * m['nll_change']:+.2f} %)" for m in found["models"]]
             print(f"| loss on {what}, {found['tokens']} tokens, nats | " + " | ".join(cells) + " |")
+        for what, found in losses:
+            print(f"| same best token, {what} | " + " | ".join(f"{100 * m['same_best']:.1f} %" for m in found["models"]) + " |")
         found = losses[0][1]["models"]
-        print("| same best token | " + " | ".join(f"{100 * m['same_best']:.2f} %" for m in found) + " |")
         for layer in range(len(found[0]["layer_errors"])):
             cells = [f"{100 * m['layer_errors'][layer]:.2f} %" for m in found]
             print(f"| error after layer {layer} | " + " | ".join(cells) + " |")

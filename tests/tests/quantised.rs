@@ -161,6 +161,39 @@ fn rows_of_odd_checkpoints_in_shards_with_expressions() {
 }
 
 #[test]
+fn cached_rows_of_either_format_have_numbers_of_their_largest() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 13, 1);
+    let ids: Vec<u64> = (0..20).map(|i| i * 29 % 97).collect();
+    let file = tokens(work.path(), &json!({ "tokens": [ids] }));
+    let artifact = Programs::built().compile(&plain, "cpu", work.path());
+    let more = ["--artifact", text(&artifact), "--calibrate", text(&file), "--kv-scales"];
+    let fp8 = quantised(&plain, "fp8", work.path(), &more);
+    let nvfp4 = quantised(&plain, "nvfp4-weights", work.path(), &more);
+    let of = |model: &Path, name: &str| {
+        read(&model.join("model-00001-of-00001.safetensors")).get(name).cloned().expect("a number")
+    };
+    for layer in 0..7 {
+        for (module, end) in [("k_proj", "k_scale"), ("v_proj", "v_scale")] {
+            let rows = of(&fp8, &format!("model.layers.{layer}.self_attn.{end}"));
+            let blocks = of(&nvfp4, &format!("model.layers.{layer}.self_attn.{module}.{end}"));
+            assert_eq!((rows.shape.as_slice(), blocks.shape.as_slice()), (&[1][..], &[][..]));
+            assert_eq!(rows.data[0], numerics::bf16_value(numerics::bf16_bits(blocks.data[0])), "{layer} {end}");
+        }
+    }
+    for model in [&fp8, &nvfp4] {
+        let kept = Programs::built().compile(model, "cpu-f32-kv8", &fresh(work.path(), "kept"));
+        let wide = Programs::built().compile(model, "cpu-f32", &fresh(work.path(), "wide"));
+        let (kept, wide) = (logits(&kept, model, &file, &[]), logits(&wide, model, &file, &[]));
+        let rms = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+        let moved =
+            rms(&mut kept.data.iter().zip(&wide.data).map(|(a, b)| a - b)) / rms(&mut wide.data.iter().copied());
+        assert!(moved > 0.0 && moved < 0.25, "{moved}");
+    }
+}
+
+#[test]
 fn blocks_of_odd_checkpoints_with_patterns_and_calibrated_inputs() {
     let work = tempfile::tempdir().expect("folder");
     let plain = work.path().join("plain");
@@ -177,6 +210,7 @@ fn blocks_of_odd_checkpoints_with_patterns_and_calibrated_inputs() {
         "model.layers.*.mlp.down_proj",
         "--ignore",
         "model.layers.1.self_attn*",
+        "--kv-scales",
     ];
     let model = quantised(&plain, "nvfp4", work.path(), &more);
     let of = |name: &str| {
@@ -191,6 +225,14 @@ fn blocks_of_odd_checkpoints_with_patterns_and_calibrated_inputs() {
         assert_ne!(number("o", end), number("q", end), "{end}");
     }
     assert!(of("model.layers.1.self_attn.q_proj.weight_scale").is_none());
+    // Cached rows have numbers, also where the matrix that they come from stays as it is.
+    assert_eq!(said(&model)["kv_cache_scheme"]["num_bits"], 8);
+    for name in ["1.self_attn.k_proj.k_scale", "2.self_attn.v_proj.v_scale"] {
+        let number = of(&format!("model.layers.{name}")).expect("a number");
+        assert!(number.shape.is_empty() && number.data[0] > 0.0, "{name}");
+    }
+    let kept = Programs::built().compile(&model, "cpu-f32-kv8", &fresh(work.path(), "kept"));
+    assert!(logits(&kept, &model, &file, &[]).data.iter().all(|x| x.is_finite()));
     agree(&plain, &model, work.path(), "nvfp4");
     // The second place of the same facts is enough.
     let mut config: Value =

@@ -106,7 +106,7 @@ pub struct CompileArgs {
     /// A drafter's spec, compiled into the same artifact (not in this build).
     #[arg(long)]
     pub draft: Option<PathBuf>,
-    /// Forbid every relaxation.
+    /// Forbid every relaxation but the formats that the checkpoint is stored in.
     #[arg(long)]
     pub exact: bool,
     /// Validate every pass as `beamc verify` does, and write nothing if one fails.
@@ -132,7 +132,7 @@ pub struct DumpArgs {
     /// Level: model, graph, sharded, kernel, plan or cuda.
     #[arg(long)]
     pub stage: String,
-    /// Forbid every relaxation.
+    /// Forbid every relaxation but the formats that the checkpoint is stored in.
     #[arg(long)]
     pub exact: bool,
     /// Add the place in the spec to each line.
@@ -182,7 +182,7 @@ pub struct VerifyArgs {
     /// Validate on every mesh of up to 8 ranks whose axes the spec names, each axis by itself and in pairs.
     #[arg(long, conflicts_with = "mesh")]
     pub all_meshes: bool,
-    /// Forbid every relaxation.
+    /// Forbid every relaxation but the formats that the checkpoint is stored in.
     #[arg(long)]
     pub exact: bool,
     /// Print JSON.

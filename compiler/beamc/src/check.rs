@@ -16,7 +16,7 @@ const WIDENS: &str = "cpu";
 /// Runs the command.
 pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let target = args.target.as_deref().map(input::target).transpose()?;
-    let choices = target.as_ref().map_or_else(Choices::default, |t| input::choices(t, &ir::Mesh::single(), &[]));
+    let choices = target.as_ref().map_or_else(Choices::default, |t| input::choices(t, &ir::Mesh::single(), &[], false));
     let (model, mut checked) = input::model(&args.spec, &choices)?;
     if let Some(target) = &target {
         let unmet = unmet::findings(target, &model, &checked.offered);

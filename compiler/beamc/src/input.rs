@@ -44,8 +44,9 @@ pub fn target(name: &str) -> Result<Target, Failure> {
     Err(Failure::input("T0105", message).help("write them without line breaks and control characters"))
 }
 
-/// What a target decides about a spec on a mesh; `options` of the command line, `name=alternative`, come first.
-pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
+/// What a target decides about a spec on a mesh; `options` of the command line, `name=alternative`, come first. `exact` takes a
+/// checkpoint as it is and makes no codes of it.
+pub fn choices(target: &Target, mesh: &Mesh, options: &[String], exact: bool) -> Choices {
     let mut wanted = target.options_on(mesh);
     for (name, alternative) in options.iter().filter_map(|o| o.split_once('=')) {
         wanted.insert(name.trim().to_owned(), vec![alternative.trim().to_owned()]);
@@ -54,7 +55,7 @@ pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
         act: target.act,
         options: wanted.into_iter().collect(),
         assume: target.formats.assume,
-        convert: target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
+        convert: !exact && target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
         ..Choices::default()
     }
 }
@@ -80,7 +81,7 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
     }
     let mesh = match &args.mesh {
         Some(text) => mesh(text)?,
-        None => own_mesh(&args.spec, &target, &args.option),
+        None => own_mesh(&args.spec, &target, &args.option, exact),
     };
     let mut job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
     job.unpack = unpacked(&job.model.facts, &args.unpack)?;
@@ -91,7 +92,7 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
 
 /// Reads a spec for a target and this mesh.
 pub fn job_on(spec: &Path, target: &Target, mesh: Mesh, options: &[String], exact: bool) -> Result<Job, Failure> {
-    let (model, checked) = model(spec, &choices(target, &mesh, options))?;
+    let (model, checked) = model(spec, &choices(target, &mesh, options, exact))?;
     offered(&checked.offered, options)?;
     Ok(Job { model, checked, target: target.clone(), mesh, exact, unpack: Vec::new() })
 }
@@ -118,11 +119,11 @@ pub fn mesh(text: &str) -> Result<Mesh, Failure> {
 }
 
 /// The mesh that the target has for the model. A spec with errors gets one device; reading it again says what they are.
-fn own_mesh(spec: &Path, target: &Target, options: &[String]) -> Mesh {
+fn own_mesh(spec: &Path, target: &Target, options: &[String], exact: bool) -> Mesh {
     if target.meshes.len() < 2 {
         return target.meshes.first().cloned().unwrap_or_default();
     }
-    let probe = spec::check_path(spec, &Library::embedded(), &choices(target, &Mesh::single(), options));
+    let probe = spec::check_path(spec, &Library::embedded(), &choices(target, &Mesh::single(), options, exact));
     probe.model.map_or_else(Mesh::single, |model| target.default_mesh(&model.facts))
 }
 

@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 23] = [
+pub const CODES: [(&str, &str, &str); 22] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -129,11 +129,6 @@ pub const CODES: [(&str, &str, &str); 23] = [
         "P0701",
         "the target takes no weights in the checkpoint's format",
         "A spec's `[stored]` says in which format the checkpoint keeps its matrices, a target's `[formats]` which formats run there: `native`, inputs quantised too, or `weights`, codes widened. What is not named is refused.",
-    ),
-    (
-        "P0702",
-        "a stored format where no relaxation is allowed",
-        "Quantised matrices and cached rows are other numbers than those that the spec declares, so they are relaxations, each with a name. `--exact` forbids all of them.",
     ),
     (
         "P0703",

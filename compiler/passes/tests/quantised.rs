@@ -2,7 +2,7 @@
 //! fixtures): codes, scales, and results in every way that a target may run them.
 
 use interp::{Context, Data, Env, Hooks, NoCache, Outputs, Site, Tensor, WeightMap, run_entry};
-use ir::{DType, Module};
+use ir::{DType, Entry, Module, Op, Order};
 use passes::{Compile, Stage, Stages};
 use safetensors::tensor::{Dtype, SafeTensors};
 use spec::{Choices, Library, check_path};
@@ -148,6 +148,73 @@ fn nvfp4() {
         meets(&y, &of("y").1, out, name);
         let (y, _) = run(&product(stored, FormatUse::Weights, [out, columns]), &weights, &x);
         meets(&y, &of("y_weights_only").1, out, name);
+    }
+}
+
+/// The product with its sum in another order.
+fn ordered(module: &Module, order: &Order) -> Module {
+    let op = |node: &ir::Node| match &node.op {
+        Op::Linear { contract, .. } => Op::Linear { contract: contract.clone(), order: order.clone() },
+        other => other.clone(),
+    };
+    let entry = &module.entries[0];
+    module.with_entries(vec![Entry { last: entry.last.map_ops(op), ..entry.clone() }])
+}
+
+/// Numbers that a format holds without rounding: of codes of both signs, each row or block times a power of two.
+fn held(format: &str, rows: usize, columns: usize, seed: usize) -> Vec<f32> {
+    let number = |row: usize, column: usize| {
+        let draw = (row * 31 + column * 17 + seed * 7 + row * column) % 64;
+        let sign = if draw < 32 { 1.0 } else { -1.0 };
+        match format {
+            // The first of a row is its largest, which is worth 448.
+            "fp8" => sign * if column == 0 { 14.0 } else { (draw % 15) as f32 } * 2f32.powi(row as i32 % 4 - 2),
+            // The same for each block and 6.
+            _ => {
+                let code = if column % 16 == 0 { 7 } else { draw as u8 % 8 };
+                sign * numerics::e2m1_value(code) * 2f32.powi((row + column / 16) as i32 % 3 - 1)
+            }
+        }
+    };
+    (0..rows * columns).map(|i| number(i / columns, i % columns)).collect()
+}
+
+/// Products of numbers that need no rounding have the bits of the exact sum in every order, scales and all.
+#[test]
+fn exact_probes_hold_for_every_format() {
+    const ROWS: usize = 7;
+    const TOKENS: usize = 6;
+    for (format, dtype, columns, stored) in [
+        ("fp8", DType::E4m3, 91, "stored fp8 inputs token codes weight scale weight_scale"),
+        (
+            "nvfp4",
+            DType::Nvfp4,
+            96,
+            "stored nvfp4 inputs block codes weight scale weight_scale global weight_scale_2 input input_scale",
+        ),
+    ] {
+        let (codes, x) = (held(format, ROWS, columns, 1), held(format, TOKENS, columns, 2));
+        let scales: Vec<f32> = (0..ROWS).map(|row| 2f32.powi(row as i32 - 3)).collect();
+        let mut weights = WeightMap::new();
+        weights.insert("w.codes", None, tensor(&[("rows", ROWS), ("columns", columns)], dtype, codes.clone()));
+        weights.insert("w.scale", None, tensor(&[("rows", ROWS)], DType::F32, scales.clone()));
+        weights.insert("w.input", None, tensor(&[], DType::F32, vec![0.125]));
+        let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let wanted: Vec<u32> = x
+            .chunks(columns)
+            .flat_map(|x| codes.chunks(columns).zip(&scales).map(move |(w, s)| (dot(x, w) * f64::from(*s)) as f32))
+            .map(f32::to_bits)
+            .collect();
+        assert!(wanted.iter().filter(|bits| **bits != 0).count() > wanted.len() / 2);
+        let x = tensor(&[("T", TOKENS), ("columns", columns)], DType::Bf16, x);
+        for how in [FormatUse::Native, FormatUse::Weights] {
+            let module = product(stored, how, [ROWS, columns]);
+            for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused] {
+                let (y, _) = run(&ordered(&module, &order), &weights, &x);
+                let found: Vec<u32> = y["y"].floats().expect("floats").iter().map(|y| y.to_bits()).collect();
+                assert_eq!(found, wanted, "{format} {how:?} {order:?}");
+            }
+        }
     }
 }
 

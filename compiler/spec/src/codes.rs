@@ -390,6 +390,11 @@ pub static CODES: &[Code] = &[
         "warning: an exclusion that names nothing",
         "The list of what a quantised checkpoint leaves unquantised has an entry that is no module of the model. Usually a part that the model does not have; else a misspelt name, and the module it means is taken for quantised.",
     ),
+    code(
+        "B0306",
+        "warning: tensors that are stored otherwise than the config says",
+        "Where tensors stand beside a config, a matrix is quantised if its tensors are: codes with scales, or floats. Quantisers leave what is no linear module to them, such as experts in one tensor, and do not list it.",
+    ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),
     code(
@@ -423,7 +428,7 @@ pub static CODES: &[Code] = &[
     code(
         "B0411",
         "a pattern that names nothing",
-        "Lists of a quantisation config hold module names and patterns: `re:` and a regular expression without look-around for compressed-tensors, `*` for ModelOpt. An entry of `targets` names at least one module.",
+        "Lists of a quantisation config hold module names and patterns: `re:` and a regular expression for compressed-tensors, `*` for ModelOpt. An entry of `targets` names at least one module.",
     ),
     code(
         "B0412",

@@ -6,7 +6,7 @@
 use crate::config::{Origins, Places};
 use crate::document::{Node, Table};
 use crate::merge::{self, Input, Merged};
-use crate::quantised::{self, Found};
+use crate::quantised::{self, Found, Tensors};
 use crate::source::read_text;
 use crate::{Diagnostic, Library, Sources, recipe};
 use ir::Span;
@@ -72,8 +72,9 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
         // Weights and layers are counted in the spec as it is so far.
         Found::Scheme(scheme) if !failed => match crate::facts_of(Input::text("import", &made.toml), library) {
             Some(facts) => {
-                let empty = Table::new();
-                quantised::lines(*scheme, &facts, merged.table("import").unwrap_or(&empty), library, out)?
+                let (empty, tensors) = (Table::new(), Tensors::beside(config));
+                let import = merged.table("import").unwrap_or(&empty);
+                quantised::lines(*scheme, &facts, import, library, tensors.as_ref(), out)?
             }
             None => Vec::new(),
         },

@@ -145,3 +145,56 @@ fn what_is_wrong_with_stored_formats_is_told() {
         assert!(told.starts_with(wanted), "{table}\n{told}");
     }
 }
+
+/// A file of tensors of which only the header is there; their names and formats.
+fn header(folder: &Path, file: &str, tensors: &[(&str, &str)]) {
+    let entry = |(name, format): &(&str, &str)| {
+        format!("\"{name}\": {{\"dtype\": \"{format}\", \"shape\": [], \"data_offsets\": [0, 0]}}")
+    };
+    let text = format!("{{{}}}", tensors.iter().map(entry).collect::<Vec<_>>().join(", "));
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text.as_bytes());
+    std::fs::write(folder.join(file), bytes).expect("file");
+}
+
+#[test]
+fn tensors_beside_a_config_count_for_more_than_its_lists() {
+    let folder = tempfile::tempdir().expect("folder");
+    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
+    let at = |title: &str| page.find(title).unwrap_or_else(|| panic!("{title}"));
+    let listed = &page[at("## FP8 as the usual")..];
+    let said = |tensors: &[(&str, &str)]| {
+        header(folder.path(), "model.safetensors", tensors);
+        outcome(listed, folder.path())
+    };
+    let (o, q) = ("model.layers.5.self_attn.o_proj", "model.layers.1.self_attn.q_proj");
+    let named = |module: &str, end: &str| format!("{module}.{end}");
+    let own = "format = \"fp8\"\nplain = { head = \"all\", o = [5] }\n";
+    // What the tensors say as well changes nothing, and codes without scales say nothing.
+    assert_eq!(
+        said(&[(&named(o, "weight"), "BF16"), (&named(q, "weight"), "F8_E4M3"), (&named(q, "weight_scale"), "F32")]),
+        own
+    );
+    assert_eq!(said(&[(&named(o, "weight"), "F8_E4M3"), (&named(q, "weight"), "U8")]), own);
+    let told =
+        said(&[(&named(q, "weight"), "BF16"), (&named(o, "weight"), "F8_E4M3"), (&named(o, "weight_scale"), "BF16")]);
+    assert!(
+        told.starts_with("warning[B0306]: `model.layers.1.self_attn.q_proj` and 1 more are stored otherwise"),
+        "{told}"
+    );
+    assert!(told.ends_with("plain = { head = \"all\", q = [1] }\n"), "{told}");
+    // Many matrices in one tensor are none that a quantiser sees.
+    let told = said(&[("model.layers.3.mlp.experts.down_proj", "BF16")]);
+    assert!(told.contains("B0306") && told.ends_with("plain = { head = \"all\", o = [5], x_down = [3] }\n"), "{told}");
+    // Parts of one weight are still all quantised or none.
+    let told = said(&[("model.layers.3.mlp.experts.1.up_proj.weight", "BF16")]);
+    assert!(told.starts_with("error[B0412]"), "{told}");
+    // In several files, and with one of them missing, when the config alone decides.
+    std::fs::remove_file(folder.path().join("model.safetensors")).expect("file");
+    header(folder.path(), "a.safetensors", &[(&named(q, "weight"), "F16")]);
+    let index = |files: &str| std::fs::write(folder.path().join("model.safetensors.index.json"), files).expect("index");
+    index("{\"weight_map\": {\"a\": \"a.safetensors\"}}");
+    assert!(outcome(listed, folder.path()).ends_with("plain = { head = \"all\", q = [1], o = [5] }\n"));
+    index("{\"weight_map\": {\"a\": \"a.safetensors\", \"b\": \"b.safetensors\"}}");
+    assert_eq!(outcome(listed, folder.path()), own);
+}

@@ -10,7 +10,6 @@
 use super::choice::CACHED;
 use super::parts::Part;
 use crate::copying::Copying;
-use crate::error::pass_error;
 use crate::shard::with_graphs;
 use crate::{Compile, PassError};
 use ir::{Binary, DType, DiskForm, DiskLayout, Facts, Graph, Module, Op, Scope, StoredKv, TensorType, ValueId};
@@ -26,12 +25,6 @@ pub(super) fn run(module: Module, compile: &Compile<'_>) -> Result<Module, PassE
     let narrow = DType::E4m3;
     if compile.target.kv.dtype != KvDtype::Fixed(narrow) || module.facts.kv.is_empty() {
         return Ok(module);
-    }
-    if compile.exact {
-        let message =
-            format!("the target {} keeps cached rows in {narrow}, and no relaxation is allowed", compile.target.name);
-        let help = "leave out `--exact`, or use a target that keeps them as the model stores them";
-        return Err(pass_error("P0702", message, help.to_owned()));
     }
     let scales = module.facts.stored.as_ref().and_then(|s| s.kv.clone());
     let mut entries = Vec::new();

@@ -79,16 +79,12 @@ pub(super) fn decide(module: &Module, compile: &Compile<'_>) -> Result<Option<Ch
             format!("the checkpoint keeps {} matrices in {word}, the target {target} takes none", matrices.len());
         return error("P0701", message, "use a target whose `[formats]` has the format, as `beamc targets` lists them");
     }
-    if compile.exact {
-        let message =
-            format!("the checkpoint keeps {} matrices in {word}, and no relaxation is allowed", matrices.len());
-        return error("P0702", message, "leave out `--exact`, or compile a spec that states no stored format");
-    }
     let native = how == FormatUse::Native && stored.inputs != StoredInputs::Plain;
     let choice = Choice {
         stored: stored.clone(),
         native,
-        converts: stored.format == StoredFormat::Fp8 && compile.target.formats.converts(BF16_TO_FP8),
+        // What is stored is what the model is; making other numbers of it while loading is not exact.
+        converts: !compile.exact && stored.format == StoredFormat::Fp8 && compile.target.formats.converts(BF16_TO_FP8),
         matrices,
     };
     whole_blocks(&module.facts, &choice)?;

@@ -16,6 +16,7 @@
 //! a token, or nvfp4 under a number of the checkpoint; products of one value share its codes (`inputs.rs`), and what a layer takes in is quantised by its predecessor (`seam.rs`). (4) Layers
 //! that store different matrices are different classes (`classes.rs`). (5) Where the target keeps cached rows in e4m3, they round
 //! as they are stored (`cached.rs`).
+//! `--exact` takes what is stored as the model: formats stay, `bf16-to-fp8` does not.
 //! Kind: `Relaxed`, by names such as `fp8`, `nvfp4-weights`, `bf16-to-fp8`, `kv-e4m3`. What is stored are other numbers than what was declared; the module
 //! says which relaxations came about.
 //! Tests: `tests.rs`; against numbers of an independent implementation in `tests/quantised.rs`.

@@ -2,7 +2,7 @@
 
 use crate::Compile;
 use ir::{DType, Module};
-use targets::{FormatUse, Formats, KvDtype, Target};
+use targets::{BF16_TO_FP8, FormatUse, Formats, KvDtype, Target};
 
 const FP8: &str = "stored fp8 inputs token codes weight scale weight_scale";
 const NVFP4: &str = "stored nvfp4 inputs block codes weight scale weight_scale global weight_scale_2 input input_scale";
@@ -221,25 +221,35 @@ disk \"{l}.kv\" shape [] as number";
     assert!(class.contains("%s: f32[T, heads, head] = mul (%50, %1)"), "{class}");
 }
 
+/// What is stored is the model, so `exact` changes nothing but that no other numbers are made of it.
+#[test]
+fn exactly_what_is_stored_is_run() {
+    let run = |stored: &str, target: &Target, exact: bool| {
+        let compile = Compile { exact, ..Compile::one_device(target) };
+        super::run(&model(stored), &compile).expect("codes")
+    };
+    let mut kept = target(FormatUse::Native);
+    kept.kv.dtype = KvDtype::Fixed(DType::E4m3);
+    assert_eq!(run(FP8, &kept, true), run(FP8, &kept, false));
+    assert_eq!(run(NVFP4, &kept, true), run(NVFP4, &kept, false));
+    let mut converts = target(FormatUse::Native);
+    converts.formats.convert = vec![BF16_TO_FP8.to_owned()];
+    let relaxations = |exact| run(FP8, &converts, exact).relaxations;
+    assert_eq!(relaxations(false), ["fp8", BF16_TO_FP8]);
+    assert_eq!(relaxations(true), ["fp8"]);
+}
+
 #[test]
 fn what_cannot_be_says_so() {
-    let error = |stored: &str, target: &Target, exact: bool| {
-        let compile = Compile { exact, ..Compile::one_device(target) };
+    let error = |stored: &str, target: &Target| {
+        let compile = Compile::one_device(target);
         super::run(&model(stored), &compile).expect_err("an error").to_string()
     };
     assert_eq!(
-        error(FP8, &target(FormatUse::Refused), false),
+        error(FP8, &target(FormatUse::Refused)),
         "P0701: the checkpoint keeps 4 matrices in fp8, the target cpu takes none; use a target whose `[formats]` has the \
          format, as `beamc targets` lists them"
     );
-    assert_eq!(
-        error(FP8, &target(FormatUse::Native), true),
-        "P0702: the checkpoint keeps 4 matrices in fp8, and no relaxation is allowed; leave out `--exact`, or compile a spec \
-         that states no stored format"
-    );
-    let mut kept = target(FormatUse::Refused);
-    kept.kv.dtype = KvDtype::Fixed(DType::E4m3);
-    assert!(error("", &kept, true).starts_with("P0702: the target cpu keeps cached rows in e4m3"));
     let text = ir::print_module(&model(NVFP4), false).replace("hidden = 16", "hidden = 24");
     let module = ir::parse_module(&text).expect("a module");
     let error = super::run(&module, &Compile::one_device(&target(FormatUse::Native))).expect_err("an error");

@@ -101,7 +101,7 @@ pub(super) fn patterns(object: &mut Object<'_>, key: &str, style: Style, entries
         Err(why) => {
             let path = object.path(key);
             let d = Diagnostic::error("B0411", format!("`{path}`: {why}"));
-            let d = d.help("list the modules by name, or write a pattern without look-around and references back");
+            let d = d.help("list the modules by name, or mend the pattern");
             object.error(key, d, "this list");
             None
         }

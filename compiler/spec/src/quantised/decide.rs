@@ -1,16 +1,25 @@
-//! Which matrices a scheme leaves plain, layer by layer, by the names of their modules.
+//! Which matrices a scheme leaves plain, layer by layer, by the names of their modules and the formats of their tensors.
 
+use super::tensors::Tensors;
 use super::{KEY, Scheme};
 use crate::Diagnostic;
-use ir::{DiskForm, Extent, Facts, Scope, StoredPlain, Weight};
+use ir::{DiskForm, Extent, Facts, Scope, StoredNames, StoredPlain, Weight};
 
 /// Most entries that are told one by one.
 const MOST_TOLD: usize = 5;
 
+/// Tensors that stand beside the config, and what quantisers call those of a module.
+type Files<'a> = Option<(&'a Tensors, &'a StoredNames)>;
+
 /// The plain matrices, in the order of the spec; nothing if the scheme does not fit it, which is told.
-pub(crate) fn plain(scheme: &mut Scheme, facts: &Facts, out: &mut Vec<Diagnostic>) -> Option<Vec<StoredPlain>> {
+pub(crate) fn plain(
+    scheme: &mut Scheme,
+    facts: &Facts,
+    files: Files<'_>,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Vec<StoredPlain>> {
     let before = out.len();
-    let mut found = Vec::new();
+    let (mut found, mut otherwise) = (Vec::new(), Vec::new());
     for weight in &facts.weights {
         let layers: Vec<Option<usize>> = match weight.scope {
             Scope::Model => vec![None],
@@ -22,7 +31,7 @@ pub(crate) fn plain(scheme: &mut Scheme, facts: &Facts, out: &mut Vec<Diagnostic
         };
         let mut plain = Vec::new();
         for layer in &layers {
-            match quantised(scheme, weight, form, *layer, facts) {
+            match quantised(scheme, weight, form, (*layer, facts), files, &mut otherwise) {
                 Ok(true) => {}
                 Ok(false) => plain.push(*layer),
                 Err(d) => {
@@ -39,17 +48,22 @@ pub(crate) fn plain(scheme: &mut Scheme, facts: &Facts, out: &mut Vec<Diagnostic
         }
     }
     idle(scheme, out);
+    undecided(scheme, out);
+    differing(scheme, &otherwise, out);
     out[before..].iter().all(|d| d.severity != crate::Severity::Error).then_some(found)
 }
 
-/// Whether the matrix is quantised: all the modules that it is spread over, or none.
+/// Whether the matrix is quantised: all the modules that it is spread over, or none. `otherwise` gets those whose tensors are
+/// not what the scheme says of them, and count.
 fn quantised(
     scheme: &mut Scheme,
     weight: &Weight,
     form: &DiskForm,
-    layer: Option<usize>,
-    facts: &Facts,
+    (layer, facts): (Option<usize>, &Facts),
+    files: Files<'_>,
+    otherwise: &mut Vec<String>,
 ) -> Result<bool, Box<Diagnostic>> {
+    let elsewhere = files.is_some_and(|(tensors, _)| tensors.elsewhere(weight, form, layer));
     let modules = modules(weight, form, layer, facts);
     // A list may exclude the block that many modules are in.
     let block = (!form.spread.is_empty()).then(|| named(form.module(), layer)).and_then(|name| {
@@ -61,7 +75,12 @@ fn quantised(
     for module in modules {
         let meant = scheme.targets.name(&module) || scheme.linear;
         let excluded = scheme.excluded.name(&module) || block;
-        let own = meant && !excluded;
+        let said = meant && !excluded;
+        let stored = files.and_then(|(tensors, names)| tensors.narrow(&module, scheme.format, names));
+        let own = stored.unwrap_or(said && !elsewhere);
+        if own != said {
+            otherwise.push(module.clone());
+        }
         match &first {
             None => first = Some((own, module)),
             Some((same, _)) if *same == own => {}
@@ -110,8 +129,30 @@ fn modules(weight: &Weight, form: &DiskForm, layer: Option<usize>, facts: &Facts
     names
 }
 
-fn named(pattern: &str, layer: Option<usize>) -> String {
+pub(super) fn named(pattern: &str, layer: Option<usize>) -> String {
     layer.map_or_else(|| pattern.to_owned(), |l| pattern.replace("{l}", &l.to_string()))
+}
+
+/// Modules whose tensors are not what the scheme says.
+fn differing(scheme: &Scheme, modules: &[String], out: &mut Vec<Diagnostic>) {
+    let Some(first) = modules.first() else { return };
+    let more = match modules.len() - 1 {
+        0 => "is".to_owned(),
+        more => format!("and {more} more are"),
+    };
+    let message = format!("`{first}` {more} stored otherwise than {KEY} says, and the tensors count");
+    let d = Diagnostic::warning("B0306", message).at(scheme.excluded_at, "by this list");
+    out.push(d.help("nothing needs to be done if the checkpoint is whole; else list what stays unquantised"));
+}
+
+/// A pattern that was given up on.
+fn undecided(scheme: &Scheme, out: &mut Vec<Diagnostic>) {
+    for (patterns, at) in [(&scheme.excluded, scheme.excluded_at), (&scheme.targets, scheme.at)] {
+        if let Some(why) = patterns.undecided() {
+            let d = Diagnostic::error("B0411", why.to_owned()).at(at, "in this list");
+            out.push(d.help("list the modules by name, or write a pattern that is simpler"));
+        }
+    }
 }
 
 /// Entries that name no module of the model: harmless if they are of a part that the model does not have.

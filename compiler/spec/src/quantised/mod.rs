@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! quantization_config, or hf_quant_config.json ─ compressed, modelopt ─► Scheme ─ decide ─► plain weights by layer ─► [stored]
+//!                                                 headers of tensors ─ tensors ──┘
 //! ```
 //!
 //! Read is what the public quantisers write for the formats of this build; anything else is refused by the name of the key
@@ -12,6 +13,7 @@ mod decide;
 mod modelopt;
 mod object;
 mod pattern;
+mod tensors;
 
 use crate::config::Places;
 use crate::document::Table;
@@ -23,7 +25,7 @@ use pattern::Patterns;
 use serde_json::Value;
 use std::path::Path;
 
-pub(crate) use decide::plain;
+pub(crate) use tensors::Tensors;
 
 /// Key of a `config.json` that describes quantised weights.
 pub(crate) const KEY: &str = "quantization_config";
@@ -119,13 +121,16 @@ pub(crate) fn lines(
     facts: &Facts,
     import: &Table,
     library: &Library,
+    tensors: Option<&Tensors>,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Vec<Line>> {
     let mut lines = vec![(scheme.at, format!("format = \"{}\"", scheme.format.word()))];
-    if library.written(scheme.format).is_some_and(|w| w.inputs != scheme.inputs) {
+    let written = library.written(scheme.format);
+    if written.as_ref().is_some_and(|w| w.inputs != scheme.inputs) {
         lines.push((scheme.at, "inputs = \"plain\"".to_owned()));
     }
-    let found = plain(&mut scheme, facts, out)?;
+    let files = tensors.zip(written.as_ref().map(|w| &w.names));
+    let found = decide::plain(&mut scheme, facts, files, out)?;
     let entries: Vec<String> = found
         .iter()
         .map(|p| match &p.layers {

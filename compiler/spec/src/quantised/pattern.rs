@@ -12,6 +12,8 @@ use std::collections::HashSet;
 
 /// Memory of all patterns of a list.
 const MOST_BYTES: usize = 1 << 24;
+/// Steps that a pattern which looks around may take on one name.
+const MOST_STEPS: usize = 100_000;
 /// Entries of a list; a model has no more modules.
 const MOST_ENTRIES: usize = 1 << 20;
 
@@ -27,6 +29,10 @@ pub(crate) struct Patterns {
     style: Style,
     plain: HashSet<String>,
     patterns: RegexSet,
+    /// Patterns that look around or refer back, with their entries.
+    around: Vec<(String, fancy_regex::Regex)>,
+    /// What is told of the first that took too many steps; no more are tried then.
+    undecided: Option<String>,
     /// Plain entries that named something.
     hit: HashSet<String>,
 }
@@ -41,25 +47,29 @@ impl Patterns {
             Style::Suffixes => entry.strip_prefix("re:").map(|p| format!("^(?:{p})")),
             Style::Components => entry.contains(['*', '[']).then(|| format!("^(?s:{})$", glob(entry))),
         };
-        let (mut plain, mut patterns) = (HashSet::new(), Vec::new());
+        let (mut plain, mut patterns, mut around) = (HashSet::new(), Vec::new(), Vec::new());
         for entry in entries {
             match pattern(entry) {
                 Some(pattern) => {
                     // By itself, so that the message shows the one that is wrong.
-                    regex::RegexBuilder::new(&pattern).size_limit(MOST_BYTES).build().map_err(|e| told(entry, &e))?;
-                    patterns.push(pattern);
+                    match regex::RegexBuilder::new(&pattern).size_limit(MOST_BYTES).build() {
+                        Ok(_) => patterns.push(pattern),
+                        Err(e) => {
+                            around.push((entry.clone(), looking_around(&pattern).ok_or_else(|| told(entry, &e))?))
+                        }
+                    }
                 }
                 None => drop(plain.insert(entry.clone())),
             }
         }
         let patterns = RegexSetBuilder::new(&patterns).size_limit(MOST_BYTES).build();
         let patterns = patterns.map_err(|e| told("the patterns together", &e))?;
-        Ok(Patterns { style, plain, patterns, hit: HashSet::new() })
+        Ok(Patterns { style, plain, patterns, around, undecided: None, hit: HashSet::new() })
     }
 
     /// Whether an entry names the module.
     pub fn name(&mut self, module: &str) -> bool {
-        let mut found = self.patterns.is_match(module);
+        let mut found = self.patterns.is_match(module) || self.around(module);
         match self.style {
             Style::Suffixes => {
                 let dots = module.match_indices('.').map(|(at, _)| at + 1);
@@ -75,6 +85,23 @@ impl Patterns {
             }
         }
         found
+    }
+
+    fn around(&mut self, module: &str) -> bool {
+        for (entry, pattern) in &self.around {
+            match pattern.is_match(module) {
+                _ if self.undecided.is_some() => return false,
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(e) => self.undecided = Some(format!("`{entry}` cannot be decided for `{module}`: {e}")),
+            }
+        }
+        false
+    }
+
+    /// Why a pattern was given up on, if one was.
+    pub fn undecided(&self) -> Option<&str> {
+        self.undecided.as_deref()
     }
 
     /// Whether an entry names the block that a module is one of many in. Only where lists speak of blocks.
@@ -123,6 +150,12 @@ fn glob(entry: &str) -> String {
     out + &regex::escape(rest)
 }
 
+/// A pattern that only backtracking can decide, within bounds of memory and steps.
+fn looking_around(pattern: &str) -> Option<fancy_regex::Regex> {
+    let mut builder = fancy_regex::RegexBuilder::new(pattern);
+    builder.backtrack_limit(MOST_STEPS).delegate_size_limit(MOST_BYTES).build().ok()
+}
+
 /// The words of the regular expressions' own error, on one line.
 fn told(entry: &str, error: &regex::Error) -> String {
     let why = match error {
@@ -154,6 +187,16 @@ mod tests {
         assert!(is("re:m", "m.a") && !is("re:a", "m.a"), "from the start, not to the end");
         assert!(is("re:x|m", "m") && !is("re:x|a", "m.a"), "alternatives are anchored together");
         assert!(!is("*", "a"), "no glob here");
+        assert!(is(r"re:(?!.*mlp).*proj", "m.attn.proj") && !is(r"re:(?!.*mlp).*proj", "m.mlp.proj"), "looks ahead");
+        assert!(is(r"re:.*(?<!gate)_proj", "m.up_proj") && !is(r"re:.*(?<!gate)_proj$", "m.gate_proj"), "and behind");
+    }
+
+    #[test]
+    fn patterns_that_take_too_long_are_given_up() {
+        let mut list = Patterns::new(Style::Suffixes, &[r"re:(?=a)(a|aa)*b".to_owned()]).unwrap();
+        assert!(!list.name(&"a".repeat(64)));
+        assert!(list.undecided().is_some_and(|why| why.contains("cannot be decided")));
+        assert!(!list.name("aab"), "no more are tried");
     }
 
     #[test]
@@ -172,7 +215,7 @@ mod tests {
     fn what_is_no_pattern_is_told_and_bounded() {
         let new = |entry: &str| Patterns::new(Style::Suffixes, &[entry.to_owned()]).err().unwrap_or_default();
         assert!(new("re:(").contains("`re:(` is no pattern that is understood: unclosed group"), "{}", new("re:("));
-        assert!(new("re:(?!a)").contains("look-around"), "{}", new("re:(?!a)"));
+        assert!(new("re:(?<=a*b").contains("is no pattern"), "{}", new("re:(?<=a*b"));
         assert!(new("re:(((a{100}){100}){100}){100}").contains("bytes"), "{}", new("re:(((a{100}){100}){100}){100}"));
         let mut list = Patterns::new(Style::Suffixes, &["b".to_owned(), "a".to_owned(), "re:c".to_owned()]).unwrap();
         list.name("m.a");

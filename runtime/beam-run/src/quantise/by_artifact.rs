@@ -44,7 +44,7 @@ fn uses(artifact: &Artifact) -> Result<HashMap<(Option<usize>, String), Input>, 
 }
 
 /// The value whose memory a view shows.
-fn root(graph: &Graph, mut id: ValueId) -> ValueId {
+pub(super) fn root(graph: &Graph, mut id: ValueId) -> ValueId {
     while graph.node(id).op.is_view() {
         match graph.operands(id).first() {
             Some(operand) => id = *operand,
@@ -62,7 +62,10 @@ pub fn find(artifact: &Artifact, checkpoint: &Checkpoint) -> Result<Found, Failu
     let mut inputs: HashMap<&Input, usize> = HashMap::new();
     let mut units: HashMap<(usize, u64), usize> = HashMap::new();
     for recipe in &artifact.recipes {
-        let Some(input) = uses.get(&(recipe.layer, recipe.name.clone())) else { continue };
+        let Some(input) = uses.get(&(recipe.layer, recipe.name.clone())) else {
+            found.plain.extend(table(recipe, checkpoint));
+            continue;
+        };
         let form = present(recipe, checkpoint)?;
         let weight = facts.weight(recipe.scope, &recipe.name);
         let may = recipe.scope == Scope::Layer && weight.is_some_and(|w| w.quant && !w.pinned);
@@ -89,8 +92,15 @@ pub fn find(artifact: &Artifact, checkpoint: &Checkpoint) -> Result<Found, Failu
     Ok(found)
 }
 
+/// The module of a matrix that no product reads, such as a table of rows.
+fn table(recipe: &WeightRecipe, checkpoint: &Checkpoint) -> Option<String> {
+    let named = |form: &&RecipeForm| form.spread.is_empty() && form.shape.len() == 2 && form.tensor.ends_with(WEIGHT);
+    let name = recipe.forms.iter().find(named)?.tensor_name(0);
+    checkpoint.tensor(&name).and_then(|_| name.strip_suffix(WEIGHT).map(str::to_owned))
+}
+
 /// The form that the checkpoint has.
-fn present<'a>(recipe: &'a WeightRecipe, checkpoint: &Checkpoint) -> Result<&'a RecipeForm, Failure> {
+pub(super) fn present<'a>(recipe: &'a WeightRecipe, checkpoint: &Checkpoint) -> Result<&'a RecipeForm, Failure> {
     recipe
         .check()
         .map_err(|fact| Failure::input(format!("R0716: the artifact's recipe does not hold together: {fact}")))?;

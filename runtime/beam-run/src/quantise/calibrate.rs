@@ -1,25 +1,23 @@
-//! The largest inputs of each module on given tokens: the model runs, and what its products take in is watched.
+//! The largest magnitudes of values on given tokens: the model runs, and what its products take in, or its cache keeps, is watched.
 
-use super::matrices::Found;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::feed::{Feed, chunk_tokens};
 use crate::model;
 use crate::score::{check_tokens, files};
 use artifact::Artifact;
-use device::checkpoint::nvfp4_number;
 use device::{Probe, TensorData};
 use engine::Executor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 
-/// The number of each input of `found`, in order: its largest magnitude over all tokens, in units that codes and scales reach.
-pub fn numbers(artifact: &Artifact, source: &ModelArgs, tokens: &Path, found: &Found) -> Result<Vec<f32>, Failure> {
+/// The largest magnitude of each value, in order, over all tokens.
+pub fn largest(artifact: &Artifact, source: &ModelArgs, tokens: &Path, values: &[String]) -> Result<Vec<f32>, Failure> {
     let sequences = files::read_tokens(tokens)?;
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     if longest == 0 {
         return Err(Failure::input(format!(
-            "R0714: `{}` has no token, and the largest inputs are to be found on some; give it sequences",
+            "R0714: `{}` has no token, and largest values are to be found on some; give it sequences",
             tokens.display()
         )));
     }
@@ -34,16 +32,16 @@ pub fn numbers(artifact: &Artifact, source: &ModelArgs, tokens: &Path, found: &F
     if let Ok(style) = ProgressStyle::with_template("calibrating {bar:40} {pos}/{len} tokens {per_sec}") {
         bar.set_style(style);
     }
-    let mut largest = vec![0f32; found.inputs.len()];
+    let mut largest = vec![0f32; values.len()];
     for sequence in &sequences {
         let chunk = chunk_tokens(executor.facts());
         for (i, part) in sequence.chunks(chunk).enumerate() {
             // Set anew for each step, so that no more than one step's values are kept.
-            let probe = Probe { trace: found.inputs.clone(), ..Probe::default() };
+            let probe = Probe { trace: values.to_vec(), ..Probe::default() };
             executor.set_probe(probe).map_err(Failure::input)?;
             feed.run(executor.as_mut(), i * chunk, part)?;
             let traced = executor.take_trace();
-            for (largest, name) in largest.iter_mut().zip(&found.inputs) {
+            for (largest, name) in largest.iter_mut().zip(values) {
                 if let Some(TensorData::F32(x)) = traced.get(name).map(|t| &t.data) {
                     *largest = x.iter().fold(*largest, |m, x| m.max(x.abs()));
                 }
@@ -52,5 +50,5 @@ pub fn numbers(artifact: &Artifact, source: &ModelArgs, tokens: &Path, found: &F
         }
     }
     bar.finish_and_clear();
-    Ok(largest.into_iter().map(nvfp4_number).collect())
+    Ok(largest)
 }

@@ -4,12 +4,14 @@
 //! matrices.rs     which tensors are matrices of products, seen from the checkpoint alone
 //! by_artifact.rs  the same from a compiled model, which also knows what takes the same input
 //! patterns.rs     modules that stay as they are
-//! calibrate.rs    the largest inputs of each module on given tokens
+//! calibrate.rs    the largest magnitudes of values on given tokens
+//! cached.rs       numbers of cached rows
 //! config.rs       what the configuration says of it
 //! write.rs        tensors, streamed into a new directory
 //! ```
 
 mod by_artifact;
+mod cached;
 mod calibrate;
 mod config;
 mod matrices;
@@ -19,11 +21,14 @@ mod write;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::model;
+use artifact::Artifact;
+use cached::Cached;
 use clap::ValueEnum;
-use config::Scheme;
+use config::{Said, Scheme};
 use device::checkpoint::{Checkpoint, Rows, ScaleFormat, nvfp4_number};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use matrices::{Found, Matrix};
+use numerics::E4M3_LARGEST;
 use patterns::Patterns;
 use serde_json::json;
 use std::collections::HashMap;
@@ -83,7 +88,7 @@ pub struct QuantiseArgs {
     /// them take the same input, and how experts in one tensor come apart.
     #[arg(long, value_name = "DIR")]
     pub artifact: Option<PathBuf>,
-    /// File of token ids, {"tokens": [[…], …]}, on which the model runs to find the largest inputs. Needs `--artifact`.
+    /// File of token ids, {"tokens": [[…], …]}, on which the model runs to find the largest inputs and cached rows. Needs `--artifact`.
     #[arg(long, value_name = "FILE", requires = "artifact")]
     pub calibrate: Option<PathBuf>,
     /// How scales of rows are stored; bf16 if absent, f32 for a model in another format.
@@ -92,6 +97,9 @@ pub struct QuantiseArgs {
     /// Give every matrix a number of its own instead of one for those that take the same input.
     #[arg(long)]
     pub own_numbers: bool,
+    /// Write numbers of cached keys and values too, for targets that keep them in e4m3. Needs `--calibrate`.
+    #[arg(long, requires = "calibrate")]
+    pub kv_scales: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -131,14 +139,7 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
     let patterns = Patterns::new(&args.ignore)?;
     patterns.leave(&mut found, !args.is_fp8())?;
     check(args, &found)?;
-    let input_numbers = match (&artifact, &args.calibrate) {
-        (Some(artifact), Some(tokens)) if calibrated => {
-            let source =
-                ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);
-            calibrate::numbers(artifact, &source, tokens, &found)?
-        }
-        _ => Vec::new(),
-    };
+    let (input_numbers, cached) = watched(args, artifact.as_ref(), &checkpoint, &found)?;
     let scales = match args.scales {
         Some(Scales::Bf16) => ScaleFormat::Bf16,
         Some(Scales::F32) => ScaleFormat::F32,
@@ -150,11 +151,37 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
         true => Scheme::Rows(scales),
         false => Scheme::Blocks { numbers, input_numbers },
     };
-    let narrow_inputs = args.narrow_inputs();
-    let written = write::Writer { checkpoint: &checkpoint, found: &found, scheme: &scheme, model: &args.model }
-        .write(&args.out, |dir| config::write(dir, &config, &found, args.is_fp8(), narrow_inputs))?;
+    let said = Said { fp8: args.is_fp8(), narrow_inputs: args.narrow_inputs(), kv_scales: args.kv_scales };
+    let writer =
+        write::Writer { checkpoint: &checkpoint, found: &found, scheme: &scheme, cached: &cached, model: &args.model };
+    let written = writer.write(&args.out, |dir| config::write(dir, &config, &found, said))?;
     report(args, &found, &written);
     Ok(())
+}
+
+/// What the model shows on given tokens: the number of each input, in order, if inputs have any, and those of cached rows.
+fn watched(
+    args: &QuantiseArgs,
+    artifact: Option<&Artifact>,
+    checkpoint: &Checkpoint,
+    found: &Found,
+) -> Result<(Vec<f32>, Vec<Cached>), Failure> {
+    let calibrated = !args.is_fp8() && args.narrow_inputs();
+    let Some((artifact, tokens)) = artifact.zip(args.calibrate.as_ref()).filter(|_| calibrated || args.kv_scales)
+    else {
+        return Ok((Vec::new(), Vec::new()));
+    };
+    let mut cached = if args.kv_scales { cached::find(artifact, checkpoint, args.is_fp8())? } else { Vec::new() };
+    let inputs: &[String] = if calibrated { &found.inputs } else { &[] };
+    let values: Vec<String> = inputs.iter().chain(cached.iter().map(|c| &c.value)).cloned().collect();
+    let source = ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);
+    let mut largest = calibrate::largest(artifact, &source, tokens, &values)?;
+    for (cached, largest) in cached.iter_mut().zip(largest.split_off(inputs.len())) {
+        if largest > 0.0 {
+            cached.number = largest / E4M3_LARGEST;
+        }
+    }
+    Ok((largest.into_iter().map(nvfp4_number).collect(), cached))
 }
 
 /// Refuses what the format cannot hold, and a checkpoint in which nothing would change.

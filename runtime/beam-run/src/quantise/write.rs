@@ -1,6 +1,7 @@
 //! A new directory: tensors streamed file by file, one in memory at a time, everything else copied. Nothing stands under the
 //! name asked for before it is whole.
 
+use super::cached::Cached;
 use super::config::{CONFIG, MODELOPT_CONFIG, Scheme};
 use super::matrices::{Found, Matrix, WEIGHT};
 use super::{bar, rows, shown};
@@ -24,6 +25,8 @@ pub struct Writer<'a> {
     pub checkpoint: &'a Checkpoint,
     pub found: &'a Found,
     pub scheme: &'a Scheme,
+    /// Numbers of cached rows.
+    pub cached: &'a [Cached],
     /// The directory that the checkpoint came from.
     pub model: &'a Path,
 }
@@ -44,6 +47,8 @@ enum Made<'a> {
     Nibbles(Rows<'a>, f32),
     BlockScales(Rows<'a>, f32),
     Number(f32),
+    /// The same in bf16.
+    Bf16Number(f32),
 }
 
 /// A tensor that is made when it is written.
@@ -73,6 +78,7 @@ impl View for Lazy<'_> {
             Made::Nibbles(rows, number) => Cow::Owned(rows.nvfp4_codes(*number)),
             Made::BlockScales(rows, number) => Cow::Owned(rows.nvfp4_scales(*number)),
             Made::Number(x) => Cow::Owned(x.to_le_bytes().to_vec()),
+            Made::Bf16Number(x) => Cow::Owned(numerics::bf16_bits(*x).to_le_bytes().to_vec()),
         }
     }
 
@@ -143,6 +149,7 @@ impl<'a> Writer<'a> {
                     }
                     None => tensors.push((entry.name.clone(), self.copied(entry, &bar)?)),
                 }
+                tensors.extend(self.cached.iter().filter(|c| c.beside == entry.name).map(|c| self.number(c, &bar)));
             }
             bar.set_length(bar.length().unwrap_or(0) + (tensors.len() - entries.len()) as u64);
             for (name, tensor) in &tensors {
@@ -165,6 +172,19 @@ impl<'a> Writer<'a> {
         })?;
         let shape = entry.shape.iter().map(|n| *n as usize).collect();
         Ok(Lazy { dtype, shape, bytes: bytes.len(), made: Made::Copied(bytes), bar })
+    }
+
+    /// The number of cached rows: of compressed-tensors in the model's format, of ModelOpt in binary32.
+    fn number(&self, cached: &Cached, bar: &'a ProgressBar) -> (String, Lazy<'a>) {
+        let (name, number) = (cached.tensor.clone(), cached.number);
+        let lazy =
+            |dtype, shape: &[usize], made| Lazy { dtype, shape: shape.to_vec(), bytes: dtype.bitsize() / 8, made, bar };
+        let lazy = match self.scheme {
+            Scheme::Rows(ScaleFormat::Bf16) => lazy(Dtype::BF16, &[1], Made::Bf16Number(number)),
+            Scheme::Rows(ScaleFormat::F32) => lazy(Dtype::F32, &[1], Made::Number(number)),
+            Scheme::Blocks { .. } => lazy(Dtype::F32, &[], Made::Number(number)),
+        };
+        (name, lazy)
     }
 
     /// The tensors of a matrix.

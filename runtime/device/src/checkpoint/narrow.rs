@@ -5,8 +5,9 @@
 //! | e4m3, a scale for each row | `largest magnitude of the row / 448`, in the format it is stored in | nearest to `w / scale`, at most 448 |
 //! | nvfp4, a scale for each 16 columns under one number g of the matrix | e4m3 nearest to `largest of the block / (6 g)`, 2^-9 to 448; 1 where that is 0 | e2m1 nearest to `w / (scale g)` |
 //!
-//! with `g = largest magnitude of the matrix / (6 * 448)`. Each operation rounds to binary32; ties go to the even code. A row of zeros
-//! has the scale that compressed-tensors gives it, the epsilon of the scales' format.
+//! with `g = largest magnitude of the matrix / (6 * 448)`. Each operation rounds to binary32, but compressed-tensors divides in the
+//! format that weights and scales have in common: `w / scale` of bf16 weights under bf16 scales rounds to bf16 first. Ties go to the
+//! even code. A row of zeros has the scale that compressed-tensors gives it, the epsilon of the scales' format.
 
 use super::convert::Element;
 use super::header::FileDType;
@@ -107,9 +108,13 @@ impl<'a> Rows<'a> {
 
     /// e4m3 codes, row after row.
     pub fn e4m3_codes(&self, scales: ScaleFormat) -> Vec<u8> {
+        let in_bf16 = *self.dtype == FileDType::Bf16 && scales == ScaleFormat::Bf16;
         self.map(self.columns, |row, out| {
             let scale = scales.scale(largest(row));
-            out.iter_mut().zip(row).for_each(|(out, x)| *out = e4m3_code(x / scale));
+            out.iter_mut().zip(row).for_each(|(out, x)| {
+                let quotient = x / scale;
+                *out = e4m3_code(if in_bf16 { bf16_value(bf16_bits(quotient)) } else { quotient });
+            });
         })
     }
 
@@ -173,6 +178,15 @@ mod tests {
         assert_eq!(rows.e4m3_scales(ScaleFormat::Bf16), [0x00, 0x40, 0x00, 0x3c]);
         let values: Vec<f32> = rows.e4m3_codes(ScaleFormat::F32).into_iter().map(e4m3_value).collect();
         assert_eq!(values, [0.5, -448.0, 1.5, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn weights_and_scales_in_bf16_are_divided_in_bf16() {
+        // 400.8 is nearer to 416 than to 384; in bf16 it is 400, the middle of the two.
+        let row: Vec<u8> = [3.015_625, 2.703_125].into_iter().flat_map(|x| bf16_bits(x).to_le_bytes()).collect();
+        let rows = Rows::new(&FileDType::Bf16, &row, 2).unwrap();
+        assert_eq!(e4m3_value(rows.e4m3_codes(ScaleFormat::Bf16)[1]), 384.0);
+        assert_eq!(e4m3_value(e4m3_code(2.703_125 / ScaleFormat::Bf16.scale(3.015_625))), 416.0);
     }
 
     #[test]

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Compares what `beam-run quantise` writes with what llm-compressor and ModelOpt write of the same checkpoint.
+
+    pip install torch transformers==5.24.0 compressed-tensors==0.20.1 llmcompressor==0.14.0.1 nvidia-modelopt==0.47.0 safetensors numpy
+    python3 tests/scripts/public_quantisers.py [--programs target/release] [FORMAT ...]
+
+The checkpoint is the library's Beam model at odd dimensions with seeded weights. Names, order, formats, shapes and bytes of all tensors
+must be equal, but for numbers found by running the model (inputs, cached rows), whose largest distance is printed; so must be
+what the configurations say, but for the list of what stays, which must name the same matrices, and the producer.
+"""
+
+import argparse
+import copy
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import torch
+from transformers import BeamForCausalLM
+
+import odd_checkpoints as odd
+
+CASE = {"dims": odd.BLOCKS | {"experts": 5, "picked": 2, "kv": 11}}
+FOUND_BY_RUNNING = ("input_scale", "k_scale", "v_scale")
+PRODUCER = ("producer", "version")
+
+
+def fp8(plain, out, ids):
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+
+    model = BeamForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
+    oneshot(model=model, recipe=QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"]))
+    model.save_pretrained(out, save_compressed=True)
+
+
+def modelopt(name, cached=False):
+    def write(plain, out, ids):
+        import modelopt.torch.quantization as mtq
+        from modelopt.torch.export import export_hf_checkpoint
+
+        model = BeamForCausalLM.from_pretrained(plain, dtype=torch.bfloat16).eval()
+        how = copy.deepcopy(getattr(mtq, name))
+        if cached:
+            how["quant_cfg"] = how["quant_cfg"] + copy.deepcopy(mtq.FP8_KV_CFG)["quant_cfg"]
+        mtq.quantize(model, how, lambda model: model(ids, use_cache=False))
+        export_hf_checkpoint(model, export_dir=out)
+
+    return write
+
+
+FORMATS = {
+    "fp8": (fp8, "fp8", []),
+    "nvfp4": (modelopt("NVFP4_DEFAULT_CFG"), "nvfp4", ["calibrate"]),
+    "nvfp4-kv": (modelopt("NVFP4_DEFAULT_CFG", True), "nvfp4", ["calibrate", "kv"]),
+    "nvfp4-weights": (modelopt("W4A16_NVFP4_CFG"), "nvfp4-weights", []),
+}
+
+
+def tensors(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    metadata = header.pop("__metadata__", None)
+    found = {name: (e["dtype"], e["shape"], body[slice(*e["data_offsets"])]) for name, e in header.items()}
+    return found, [*header], metadata
+
+
+def told(folder, file):
+    path = folder / file
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def stripped(value):
+    """Without who made it and the list of what stays."""
+    if isinstance(value, dict):
+        return {k: stripped(v) for k, v in value.items() if k not in (*PRODUCER, "ignore", "exclude_modules")}
+    return value
+
+
+def compare(theirs, ours):
+    wrong = []
+    (a, names, metadata), (b, own, same) = tensors(theirs), tensors(ours)
+    for what, one, two in (("names", sorted(a), sorted(b)), ("order", names, own), ("metadata", metadata, same)):
+        if one != two:
+            wrong.append(f"{what} differ: {[n for n in two if n not in one][:3]} for {[n for n in one if n not in two][:3]}")
+    by_running, equal, farthest = 0, 0, 0.0
+    for name in a.keys() & b.keys():
+        if a[name][:2] != b[name][:2]:
+            wrong.append(f"{name}: {b[name][:2]} for {a[name][:2]}")
+        elif name.endswith(FOUND_BY_RUNNING):
+            by_running += 1
+            one, two = (struct.unpack("<f", x[2])[0] for x in (a[name], b[name]))
+            farthest = max(farthest, abs(one / two - 1))
+        elif a[name][2] == b[name][2]:
+            equal += 1
+        else:
+            wrong.append(f"{name}: {sum(x != y for x, y in zip(a[name][2], b[name][2]))} of {len(a[name][2])} bytes differ")
+    for file in ("config.json", "hf_quant_config.json"):
+        one, two = stripped(told(theirs, file)), stripped(told(ours, file))
+        if one != two:
+            wrong.append(f"{file}: {json.dumps(two)} for {json.dumps(one)}")
+    line = f"{equal} tensors equal byte for byte, their order and formats too"
+    if by_running:
+        line += f"; {by_running} numbers found by running differ by {farthest:.2%} at most"
+    return wrong, line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"of {', '.join(FORMATS)}; all if absent")
+    parser.add_argument("--programs", type=pathlib.Path, default=odd.ROOT / "target/release", help="folder of beamc and beam-run")
+    args = parser.parse_args()
+    programs = args.programs.resolve()
+    torch.set_num_threads(1)
+    failed = False
+    with tempfile.TemporaryDirectory() as made:
+        work = pathlib.Path(made)
+        model = BeamForCausalLM(odd.config(CASE)).float().eval()
+        odd.weights_of(model, 3)
+        narrow = {n: p for n, p in model.named_parameters() if not n.endswith("mlp.gate.weight")}
+        for parameter in narrow.values():
+            parameter.data = parameter.data.bfloat16()
+        model.config.dtype = torch.bfloat16
+        plain = work / "plain"
+        model.save_pretrained(plain)
+        ids = torch.tensor([[(11 * i * i + 5 * i + 3) % CASE["dims"]["vocab"] for i in range(odd.PROMPT)]])
+        calibration = work / "tokens.json"
+        calibration.write_text(json.dumps({"tokens": ids.tolist()}))
+        subprocess.run([programs / "beamc", "compile", plain, "--target", "cpu", "-o", work / "artifact"], check=True, capture_output=True)
+        for name in args.formats or FORMATS:
+            write, word, how = FORMATS[name]
+            theirs, ours = work / f"theirs-{name}", work / f"ours-{name}"
+            write(plain, theirs, ids)
+            command = [programs / "beam-run", "quantise", "--model", plain, "--format", word, "--out", ours, "--artifact", work / "artifact"]
+            command += ["--calibrate", calibration] if how else []
+            command += ["--kv-scales"] if "kv" in how else []
+            subprocess.run(command, check=True, capture_output=True)
+            wrong, line = compare(theirs, ours)
+            failed |= bool(wrong)
+            print("\n".join(f"WRONG {name}: {w}" for w in wrong) or f"ok {name}: {line}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
