@@ -6,6 +6,9 @@
 DEVICE float absent() { return from_bits(0x80000000u); }
 DEVICE float nothing_larger() { return from_bits(0xff800000u); }
 
+// An id inside the own part of an axis; -1 where another rank has it.
+DEVICE int own_id(int id, int begin, int end) { return id >= begin && id < end ? id - begin : -1; }
+
 DEVICE float pairwise(const float (&g)[8]) { return ((g[0] + g[1]) + (g[2] + g[3])) + ((g[4] + g[5]) + (g[6] + g[7])); }
 DEVICE float largest(const float (&g)[8]) {
   return larger(larger(larger(g[0], g[1]), larger(g[2], g[3])), larger(larger(g[4], g[5]), larger(g[6], g[7])));

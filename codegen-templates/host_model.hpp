@@ -3,6 +3,7 @@
 // The matrix units see shared memory through a view of their own, which ordinary copies reach by `shared_is_written`.
 #pragma once
 #undef _FORTIFY_SOURCE
+#include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -42,6 +43,7 @@ struct Index { u32 x, y, z; };
 struct Meeting { int here = 0; u64 round = 0; };
 struct Barrier { int arrivals, open; i64 bytes; u32 phase; };
 struct Copy { u32 to; const void* from; bool there; };
+struct Post { void* to; std::vector<u8> bytes; };
 struct Tile { u32 to; const TensorMap* map; int column, row; u32 barrier; };
 struct Fiber {
   ucontext_t context;  // for its first turn; then `place`, which takes no call of the system
@@ -53,6 +55,7 @@ struct Fiber {
   std::vector<std::vector<Copy>> copies;      // groups, the last one open
   std::vector<Copy> unpublished;              // copied, and not shown to the matrix units yet
   std::vector<std::vector<std::function<void()>>> products;
+  std::vector<Post> posts;                    // on their way to other ranks, and no thread was met since
 };
 inline std::vector<u8> shared, matrix_view;
 inline std::vector<Fiber> fibers;
@@ -61,6 +64,7 @@ inline Meeting block_meeting, named[16], warps[64], warpgroups[16];
 struct Lane { u32 words[8]; };
 inline Lane lanes[1024];
 inline std::vector<Tile> tiles;
+inline std::vector<Post> met_posts;  // those of threads that met; gone with the next announcement
 inline Index block, grid;
 inline int threads, current;
 inline bool backwards;  // the order in which threads have their turns
@@ -128,6 +132,15 @@ inline void copy(const Copy& c) {
   static const u8 nothing[16] = {};
   memcpy(shared.data() + c.to, c.there ? c.from : nothing, 16);
 }
+inline void post(void* to, const void* from, size_t bytes) { own().posts.push_back({to, std::vector<u8>((const u8*)from, (const u8*)from + bytes)}); }
+inline void deliver(std::vector<Post>& posts) {
+  for (const Post& p : posts) memcpy(p.to, p.bytes.data(), p.bytes.size());
+  posts.clear();
+}
+inline void posts_meet() {
+  met_posts.insert(met_posts.end(), own().posts.begin(), own().posts.end());
+  own().posts.clear();
+}
 inline void entry() {
   body();
   own().done = true;
@@ -150,6 +163,7 @@ inline void run_block() {
     f.copies.assign(1, {});
     f.unpublished.clear();
     f.products.assign(1, {});
+    f.posts.clear();
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
     f.context.uc_stack.ss_size = f.stack.size();
@@ -171,8 +185,9 @@ inline void run_block() {
     for (const Tile& t : brought) { bring(t); ++progress; }
     if (live && before == progress) fault("all threads wait");
   }
+  if (!met_posts.empty()) fault("numbers for other ranks were never announced");
   for (const Fiber& f : fibers)
-    if (f.copies.size() > 1 || !f.copies[0].empty() || f.products.size() > 1) fault("work is left that nobody waited for");
+    if (f.copies.size() > 1 || !f.copies[0].empty() || f.products.size() > 1 || !f.posts.empty()) fault("work is left that nobody waited for");
 }
 inline void start(Index blocks, int of, std::function<void()> kernel) {
   grid = blocks;
@@ -207,7 +222,7 @@ struct ThreadIndex { struct { operator u32() const { return (u32)thread(); } } x
 inline model::ThreadIndex threadIdx;
 #define blockIdx (model::block)
 #define gridDim (model::grid)
-inline void __syncthreads() { model::meet(model::block_meeting, model::threads); }
+inline void __syncthreads() { model::posts_meet(); model::meet(model::block_meeting, model::threads); }
 inline void __syncwarp() { model::meet(model::warps[model::thread() / 32], std::min(32, model::threads - model::thread() / 32 * 32)); }
 inline int __clzll(i64 x) { return __builtin_clzll((u64)x); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
@@ -247,6 +262,21 @@ DEVICE float load_fresh(const float* p) { return *p; }
 DEVICE int load_fresh(const int* p) { return *p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) { memcpy(x, p, sizeof x); }
 
+// Ranks are processes; how far each is stands in memory that they share.
+DEVICE void announce(u32* to, u32 turn) {
+  model::deliver(model::met_posts);
+  model::deliver(model::own().posts);
+  __atomic_store_n(to, turn, __ATOMIC_RELEASE);
+}
+DEVICE void hear(const u32* from, u32 turn) {
+  for (u64 tries = 0; (int)(__atomic_load_n(from, __ATOMIC_ACQUIRE) - turn) < 0; ++tries) {
+    if (tries > 300000) model::fault("another rank is never heard");
+    if (tries % 4 == 3) sched_yield();
+    ++model::progress;
+    model::turn();
+  }
+}
+
 DEVICE u32 shared_address(const void* p) { return (u32)((const u8*)p - model::shared.data()); }
 DEVICE void copy16(u32 to, const void* from, bool there) { model::own().copies.back().push_back({to, from, there}); }
 DEVICE void copies_end_here() { model::own().copies.emplace_back(); }
@@ -271,6 +301,7 @@ DEVICE void map_ahead(const TensorMap*) {}
 DEVICE void fetch_tile(u32 to, const TensorMap* map, int column, int row, u32 barrier) { model::tiles.push_back({to, map, column, row, barrier}); }
 template <int N> DEVICE void fewer_registers() {}
 template <int N> DEVICE void more_registers() {}
+template <int BYTES> DEVICE void ahead(const void*) {}
 DEVICE void next_may_start() {}
 DEVICE void wait_for_earlier() {}
 
@@ -308,6 +339,19 @@ DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
       sum += half_of(all[row % 8 * 4 + k % 8 / 2].words[row / 8 + k / 8 * 2], k % 2) * half_of(all[column * 4 + k % 8 / 2].words[4 + k / 8], k % 2);
     c[e] = sum;
   }
+  model::warp_done();
+}
+DEVICE void multiply_doubles(double (&c)[2], double a, double b) {
+  const int lane = model::thread() & 31;
+  const struct { double a, b; } own = {a, b};
+  const model::Lane* all = model::of_warp(own);
+  auto of = [&](int thread, int which) {
+    double x;
+    memcpy(&x, all[thread].words + which * 2, sizeof x);
+    return x;
+  };
+  for (int h = 0; h < 2; ++h)
+    for (int k = 0; k < 4; ++k) c[h] = std::fma(of(lane / 4 * 4 + k, 0), of((lane % 4 * 2 + h) * 4 + k, 1), c[h]);
   model::warp_done();
 }
 

@@ -72,10 +72,19 @@ DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The same in binary64 for 8 by 4 times 4 by 8: thread t has a[t / 4][t % 4], b[t % 4][t / 4], and c[t / 4][t % 4 * 2 + {0, 1}].
+DEVICE void multiply_doubles(double (&c)[2], double a, double b) {
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+d"(c[0]), "+d"(c[1]) : "d"(a), "d"(b));
+}
 
 // Starts of kernels that depend on each other: the next may start, and this one waits for all before it.
 DEVICE void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Brings so many bytes nearer, with all threads of the block.
+template <int BYTES> DEVICE void ahead(const void* from) {
+  for (int at = threadIdx.x * 128; at < BYTES; at += blockDim.x * 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const u8*)from + at));
+}
 
 // Shared memory whose size the start gives; it begins at a multiple of 1024 bytes, as swizzled tiles want it.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) u8 name[]
@@ -121,6 +130,18 @@ DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
 DEVICE int load_fresh(const int* p) { return *(const volatile int*)p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) {
   asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(p));
+}
+
+// Memory of other ranks. What a thread posts, and what threads posted that it met, is seen by who hears its announcement, and by whom these
+// meet. Who waits for very long ends in a fault: another rank has stopped.
+DEVICE void announce(u32* to, u32 turn) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(turn) : "memory"); }
+DEVICE void hear(const u32* from, u32 turn) {
+  for (u32 tries = 0;; ++tries) {
+    u32 x;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    if ((int)(x - turn) >= 0) return;
+    if (tries == 1u << 26) asm volatile("trap;");
+  }
 }
 
 // Matrix units: 64 rows of A times N rows of B, both along k in tiles of 128 bytes a row with their 16-byte pieces swizzled.
@@ -214,6 +235,26 @@ DEVICE void store8(int* p, const int (&x)[8]) {
   v.a = x[0]; v.b = x[1]; v.c = x[2]; v.d = x[3]; w.a = x[4]; w.b = x[5]; w.c = x[6]; w.d = x[7];
   ((Words4*)p)[0] = v; ((Words4*)p)[1] = w;
 }
+
+// To memory of another rank.
+#ifdef HOST_MODEL
+template <class T> DEVICE void post(T* to, float x) { T held; store(&held, x); model::post(to, &held, sizeof held); }
+template <class T> DEVICE void post8(T* to, const float (&x)[8]) { alignas(16) T held[8]; store8(held, x); model::post(to, held, sizeof held); }
+DEVICE void post_word(Words4* to, const Words4& word) { model::post(to, &word, sizeof word); }
+#else
+template <class T> DEVICE void post(T* to, float x) { store(to, x); }
+// Always 16 bytes at once: the compiler parts such stores where there are many.
+DEVICE void post_word(Words4* to, const Words4& w) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w.a), "r"(w.b), "r"(w.c), "r"(w.d) : "memory");
+}
+DEVICE void post8(float* to, const float (&x)[8]) {
+  post_word((Words4*)to, {to_bits(x[0]), to_bits(x[1]), to_bits(x[2]), to_bits(x[3])});
+  post_word((Words4*)to + 1, {to_bits(x[4]), to_bits(x[5]), to_bits(x[6]), to_bits(x[7])});
+}
+DEVICE void post8(bf16* to, const float (&x)[8]) {
+  post_word((Words4*)to, {bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]), bf16_pair(x[4], x[5]), bf16_pair(x[6], x[7])});
+}
+#endif
 
 // Meets the threads of a group: a part of a warp, or the whole block.
 template <int THREADS> DEVICE void group_sync() {

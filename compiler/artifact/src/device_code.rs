@@ -171,6 +171,22 @@ pub enum Param {
         /// Picks of a token row.
         per_row: u64,
     },
+    /// What a kernel needs to exchange numbers with the ranks of its group: where their memory is, by value.
+    Peers {
+        /// Mesh axes that the group spans.
+        over: Vec<String>,
+        /// Bytes that a block sends to each rank at once.
+        slot_bytes: u64,
+    },
+    /// An i32: the first position of the rank's own part of an axis, or the one behind its last.
+    Own {
+        /// The axis.
+        axis: String,
+        /// Mesh axes that it is spread over.
+        over: Vec<String>,
+        /// Whether the end is meant.
+        end: bool,
+    },
     /// An address only where numbers inside kernels are checked, null otherwise.
     Checked(Box<Param>),
     /// A null address.

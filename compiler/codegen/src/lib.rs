@@ -22,6 +22,7 @@ mod pool;
 mod region;
 mod routes;
 mod rows;
+mod seams;
 mod streams;
 mod tiled;
 mod worker;

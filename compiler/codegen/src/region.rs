@@ -81,21 +81,21 @@ pub struct Ending {
 
 /// What is known while a region is taken apart.
 pub struct Maker<'a> {
-    module: &'a KernelModule,
-    plan: &'a Plan,
-    machine: Machine,
-    kernels: &'a KernelGraph,
-    region: &'a Region,
+    pub(crate) module: &'a KernelModule,
+    pub(crate) plan: &'a Plan,
+    pub(crate) machine: Machine,
+    pub(crate) kernels: &'a KernelGraph,
+    pub(crate) region: &'a Region,
     /// Picks that an earlier region of the graph has sorted.
     sorted: &'a mut Vec<ValueId>,
-    leaving: Vec<bool>,
+    pub(crate) leaving: Vec<bool>,
     /// Scratch places of values of this region.
     places: HashMap<ValueId, usize>,
     /// Row kernels that wait for others to be started with.
     open: Vec<rows::RowKernel>,
     /// Buckets that the row kernels serve which follow; `None` for all.
     served: Option<Served>,
-    out: RegionDraft,
+    pub(crate) out: RegionDraft,
 }
 
 /// The starts of a region; the error says what is beyond this build.
@@ -115,9 +115,6 @@ pub fn starts(
     let (open, served) = (Vec::new(), None);
     let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open, served, out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
-    if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
-        return Err("data exchanged between ranks".to_owned());
-    }
     if let Some(dtype) = maker.narrow() {
         return Err(format!("values in {dtype}"));
     }
@@ -126,7 +123,7 @@ pub fn starts(
 }
 
 impl Maker<'_> {
-    fn graph(&self) -> &Graph {
+    pub(crate) fn graph(&self) -> &Graph {
         &self.kernels.graph
     }
 
@@ -146,6 +143,12 @@ impl Maker<'_> {
 
     fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {
         let mut ends = self.endings(anatomy)?;
+        if let Some(sum) = anatomy.exchange {
+            return self.seam(sum, ends);
+        }
+        if let Some(core) = anatomy.core.filter(|c| matches!(self.graph().node(*c).op, Op::AllGather { .. })) {
+            return self.gather(anatomy, core);
+        }
         if let Some(core) = anatomy.core {
             ends = self.core(anatomy, core, ends)?;
         }
@@ -255,12 +258,12 @@ impl Maker<'_> {
     }
 
     /// The value whose memory a value shows.
-    fn root(&self, id: ValueId) -> ValueId {
+    pub(crate) fn root(&self, id: ValueId) -> ValueId {
         self.kernels.roots().get(id.0 as usize).copied().unwrap_or(id)
     }
 
     /// Where a value lies that a kernel reads.
-    fn memory(&self, id: ValueId) -> Option<Param> {
+    pub(crate) fn memory(&self, id: ValueId) -> Option<Param> {
         let id = self.root(id);
         if let Some(place) = self.places.get(&id) {
             return Some(Param::Scratch(*place));
@@ -412,7 +415,7 @@ impl Maker<'_> {
         })
     }
 
-    fn job<'b>(
+    pub(crate) fn job<'b>(
         &'b self,
         ending: &Ending,
         tile: Option<rows::Tile>,
@@ -428,6 +431,7 @@ impl Maker<'_> {
             kv: &self.plan.kv,
             in_place: ending.in_place,
             tile,
+            link: None,
         }
     }
 
@@ -455,6 +459,7 @@ impl Maker<'_> {
             kv: &self.plan.kv,
             in_place: false,
             tile: None,
+            link: None,
         };
         let kernel = rows::generate(&job)?;
         self.open.push(kernel);
@@ -485,7 +490,7 @@ impl Maker<'_> {
     }
 
     /// What a kernel says of itself.
-    fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         format!("region `{}` ({})", self.region.name, self.region.kind.word())
     }
 }

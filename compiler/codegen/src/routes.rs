@@ -1,6 +1,6 @@
 //! Products of routes (`route.cuh`): who ends a row last selects from it, and who ends the step's last row sorts what was selected.
 
-use crate::cores::{Core, PRODUCT_ROWS, PRODUCT_WARPS, count};
+use crate::cores::{Core, PRODUCT_WARPS, count};
 use crate::region::Draft;
 use crate::rows::memory_type;
 use crate::streams::{self, Picks};
@@ -12,8 +12,9 @@ use std::fmt::Write;
 const MOST_SORTED: u64 = 128;
 /// Token rows that a block has at once where there are few: selecting takes longer than reading the weight again.
 const FEW_ROWS: u64 = 2;
-/// Columns of a warp where there are many rows: widening numbers costs most then.
-const WIDE: u64 = 4;
+/// Token rows that a block has at once, and columns of a warp, where there are many rows.
+const MANY_ROWS: u64 = 32;
+const WIDE: u64 = 16;
 
 /// The starts of a route: one for each way in which its picks are sorted, and one where they are not.
 pub fn drafts(core: &Core<'_>, sorts: Option<&(ValueId, Picks)>) -> Result<Vec<Draft>, String> {
@@ -47,7 +48,7 @@ fn route(
     let k = count(&inner);
     let columns = count(&core.axes(w)) / k.max(1);
     let few = served.most <= MOST_SORTED || !k.is_multiple_of(8);
-    let (at_once, wide) = if few { (FEW_ROWS, 1) } else { (PRODUCT_ROWS, WIDE) };
+    let (at_once, wide) = if few { (FEW_ROWS, 1) } else { (MANY_ROWS, WIDE) };
     let mut text = core.header("route.cuh");
     text += streams::cache(core);
     let (xt, wt, ends) = (of(x), of(w), &core.ends);

@@ -3,7 +3,7 @@
 mod common;
 
 use codegen::{Generated, generate};
-use common::{compiled, machine};
+use common::{compiled, machine, on_mesh};
 use std::collections::BTreeSet;
 
 fn generated(spec: &str) -> Generated {
@@ -26,6 +26,31 @@ fn every_region_of_every_spec_has_kernels() {
         }
     }
     assert!(count >= 20, "only {count} specs were looked at");
+}
+
+/// Layers of a rank start what those of one device do: sums over ranks stand in the kernels that norm what they sum.
+#[test]
+fn ranks_have_kernels_for_what_they_exchange() {
+    let starts = |made: &Generated| -> Vec<usize> {
+        let graphs = made.entries.iter().flatten();
+        graphs.map(|g| g.regions.iter().map(|r| r.starts.len()).sum()).collect()
+    };
+    for (spec, mesh) in [("beam-nano.toml", "tp=2"), ("beam.toml", "tp=4"), ("beam.toml", "tp=8")] {
+        let stages = on_mesh(spec, "h200-bf16", mesh);
+        let made = generate(&stages.kernels, &stages.plan, machine("h200-bf16"));
+        assert!(made.missing.is_empty(), "{spec} on {mesh}: {:?}", made.missing);
+        let (own, alone) = (starts(&made), starts(&generated(spec)));
+        let layers = 1..own.len() - 1;
+        assert!(layers.clone().all(|i| own[i] <= alone[i]), "{spec} on {mesh}: {own:?} starts, {alone:?} alone");
+        let seams = made.sources.iter().filter(|s| s.text.contains("seam.cuh")).count();
+        assert!(seams >= 4, "{spec} on {mesh}: {seams} kernels exchange");
+    }
+    let stages = on_mesh("beam-nano.toml", "h200-bf16", "tp=2");
+    let made = generate(&stages.kernels, &stages.plan, machine("h200-bf16"));
+    let named = |stem: &str| made.sources.iter().find(|s| s.name.starts_with(stem)).expect("a kernel of this name");
+    insta::assert_snapshot!("seam", named("next_norm_seam").text);
+    insta::assert_snapshot!("ids_of_a_rank", named("norm_seam").text);
+    insta::assert_snapshot!("logits_of_ranks", named("result_whole_gather").text);
 }
 
 #[test]

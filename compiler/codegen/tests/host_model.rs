@@ -66,7 +66,7 @@ fn run(program: &Path) -> Option<String> {
 #[test]
 fn templates_compute_what_they_mean() {
     let folder = tempfile::tempdir().expect("a folder");
-    for harness in ["products", "attention"] {
+    for harness in ["products", "attention", "seam"] {
         let program = folder.path().join(harness);
         build(harness, Path::new(TEMPLATES), &program);
         assert_eq!(run(&program), None, "{harness}");

@@ -8,8 +8,10 @@ use crate::parse::ParseArgs;
 use crate::quantise::QuantiseArgs;
 use crate::score::ScoreArgs;
 use crate::serve::{EndpointArgs, SchedulingArgs};
+use artifact::Artifact;
 use clap::{Args, Parser, Subcommand};
-use device::ExecutorKind;
+use device::{ExecutorKind, Ranks};
+use ir::Mesh;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "Exit codes:
@@ -84,28 +86,61 @@ pub struct ModelArgs {
     /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
     #[arg(long)]
     pub widen: bool,
-    /// Run one rank of a mesh such as tp=8, faithfully (not in this build).
+    /// Run one rank of the artifact's mesh, such as tp=8, on one CUDA device: it starts and moves what a rank does, and stands in for the
+    /// others by hearing itself. For measurements; what it answers means nothing.
     #[arg(long, value_name = "MESH")]
     rank_of: Option<String>,
+    /// Run all ranks of the artifact's mesh on the first CUDA device, for tests.
+    #[arg(long, conflicts_with = "rank_of")]
+    share_device: bool,
 }
 
 impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None }
+        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None, share_device: false }
     }
 
     /// Refuses what this build cannot do, before anything is read.
     pub fn supported(&self) -> Result<(), Failure> {
-        if let Some(mesh) = &self.rank_of {
-            return Err(Failure::not_in_this_build(&format!("one rank of a mesh (`--rank-of {mesh}`)")));
-        }
         self.executor().map(drop)
+    }
+
+    /// Refuses an artifact of another mesh than the one of which a rank is asked for.
+    pub fn fits(&self, artifact: &Artifact) -> Result<(), Failure> {
+        let Some(text) = &self.rank_of else { return Ok(()) };
+        let asked = Mesh::parse(text).map_err(|e| Failure::usage(format!("R0111: `--rank-of {text}`: {e}")))?;
+        let own = &artifact.manifest.mesh;
+        if asked == *own {
+            return Ok(());
+        }
+        let own = if own.is_single() { "one device".to_owned() } else { own.to_string() };
+        Err(Failure::usage(format!(
+            "R0111: `--rank-of` asks for a rank of {asked}, the artifact is compiled for {own}; compile it with `--mesh {asked}`"
+        )))
+    }
+
+    /// Where ranks run.
+    pub fn ranks(&self) -> Ranks {
+        match (&self.rank_of, self.share_device) {
+            (Some(_), _) => Ranks::Alone(0),
+            (None, true) => Ranks::Together,
+            (None, false) => Ranks::Apart,
+        }
     }
 
     /// The executor asked for, if this build has it.
     pub fn executor(&self) -> Result<ExecutorKind, Failure> {
+        if self.executor == "cuda" {
+            return Ok(ExecutorKind::Cuda(self.ranks()));
+        }
+        if self.rank_of.is_some() || self.share_device {
+            let given = format!("`--executor {}` is", self.executor);
+            return Err(Failure::usage(format!(
+                "R0112: ranks are placed with `--rank-of` and `--share-device` on CUDA devices, {given} given; say `--executor cuda`"
+            )));
+        }
         self.executor.parse().map_err(|_| Failure::not_in_this_build(&format!("the executor `{}`", self.executor)))
     }
 }
@@ -116,6 +151,9 @@ pub struct SelftestArgs {
     /// What is tested. It runs on the CUDA device, whatever the executor.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Make the weights up on the device, for models that this machine's memory does not hold; steps then have few rows.
+    #[arg(long, requires = "synthetic")]
+    pub on_device: bool,
     /// Seed of the tokens of the test's steps.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -82,6 +82,7 @@ pub fn engine_of(
     (context_tokens, running): (usize, usize),
     no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    args.fits(artifact)?;
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
     let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {

@@ -3,7 +3,7 @@
 use crate::args::SelftestArgs;
 use crate::failure::Failure;
 use crate::model;
-use device::Verdict;
+use device::{Given, Verdict, Weights};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,8 +11,13 @@ use std::io::Write;
 /// Runs the command.
 pub fn selftest(args: &SelftestArgs) -> Result<(), Failure> {
     let artifact = model::artifact(&args.model.artifact)?;
-    let weights = model::weights(&artifact, &args.model)?;
-    let verdicts = device::selftest(&artifact, &weights, args.seed).map_err(Failure::input)?;
+    args.model.fits(&artifact)?;
+    let weights = if args.on_device { Weights::default() } else { model::weights(&artifact, &args.model)? };
+    let given = match args.model.synthetic.filter(|_| args.on_device) {
+        Some(seed) => Given::Made(seed),
+        None => Given::Store(&weights),
+    };
+    let verdicts = device::selftest(&artifact, given, args.seed, args.model.ranks()).map_err(Failure::input)?;
     let wrong = verdicts.values().filter(|v| !v.is_right()).count();
     let text = if args.json { in_json(&verdicts, wrong) } else { in_words(&verdicts, wrong) };
     // A closed pipe is the reader's decision, not a fault.

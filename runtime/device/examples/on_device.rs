@@ -1,11 +1,12 @@
 //! What a benchmark script asks of a device: every kernel against the interpreter, logits of given tokens, times of steps.
 //!
 //! `on_device ARTIFACT MODEL TOKENS.json OUT`: OUT gets the logits, f32, row by row, of all lists one after the other. MODEL may
-//! be `-` for numbers made from a seed. `NO_SELFTEST` in the environment leaves the first part out, `STEPS` says how many are timed.
+//! be `-` for numbers made from a seed. `NO_SELFTEST` in the environment leaves the first part out, `STEPS` says how many are timed,
+//! `RANKS` where ranks run: `together` on the first device, or the first of them `alone`.
 
 use artifact::Artifact;
 use device::checkpoint::{Checkpoint, LoadOptions};
-use device::{CudaExecutor, Weights, pool_pages_for, selftest};
+use device::{CudaExecutor, Given, Ranks, Weights, pool_pages_for, selftest};
 use engine::{Executor, SequenceRows, Step, StepOutput, WantedRow};
 use std::error::Error;
 use std::io::Write;
@@ -38,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let pages = pool_pages_for(&artifact.plan, LONGEST, 32);
     let begin = Instant::now();
-    let mut executor = CudaExecutor::new(&artifact, &weights, &pages)?;
+    let mut executor = CudaExecutor::on(&artifact, &weights, &pages, placed())?;
     println!("ready after {:.2} s, weights included", begin.elapsed().as_secs_f64());
     let lists: serde_json::Value = serde_json::from_slice(&std::fs::read(tokens)?)?;
     let lists: Vec<Vec<i32>> = serde_json::from_value(lists["tokens"].clone())?;
@@ -47,6 +48,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         times(&mut executor, &artifact, &pages, sequences)?;
     }
     Ok(())
+}
+
+fn placed() -> Ranks {
+    match std::env::var("RANKS").as_deref() {
+        Ok("together") => Ranks::Together,
+        Ok("alone") => Ranks::Alone(0),
+        _ => Ranks::Apart,
+    }
 }
 
 /// How many kernels a layer of each kind starts, by bucket.
@@ -71,7 +80,7 @@ fn starts(artifact: &Artifact) {
 }
 
 fn verdicts(artifact: &Artifact, weights: &Weights) -> Result<(), Box<dyn Error>> {
-    let verdicts = selftest(artifact, weights, 1)?;
+    let verdicts = selftest(artifact, Given::Store(weights), 1, placed())?;
     for (region, v) in verdicts.iter().filter(|(_, v)| !v.is_right()) {
         println!("WRONG {region}: {} of {} bits, {:.3} of the bound: {:?}", v.wrong, v.exact, v.worst, v.first);
     }

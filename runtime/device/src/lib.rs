@@ -40,7 +40,7 @@ mod walker;
 
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
-pub use cuda::{CudaExecutor, Timed, Verdict, describe_device, selftest};
+pub use cuda::{CudaExecutor, Given, Ranks, Timed, Verdict, describe_device, selftest};
 pub use error::PrepareError;
 pub use files::FileTier;
 pub use kernels::matmul::{has_fused_multiply_add, has_matrix_unit};

@@ -1,7 +1,7 @@
 //! The door: an artifact, weights and a choice of executor in, an executor out.
 
 use crate::cpu::CpuExecutor;
-use crate::cuda::CudaExecutor;
+use crate::cuda::{CudaExecutor, Ranks};
 use crate::error::PrepareError;
 use crate::probe::Probed;
 use crate::store::WeightStore;
@@ -22,8 +22,8 @@ pub enum ExecutorKind {
     Interp,
     /// Rust kernels on this machine's processor.
     Cpu,
-    /// The artifact's kernels on a CUDA device.
-    Cuda,
+    /// The artifact's kernels on CUDA devices.
+    Cuda(Ranks),
 }
 
 impl FromStr for ExecutorKind {
@@ -33,7 +33,7 @@ impl FromStr for ExecutorKind {
         match word {
             "interp" => Ok(ExecutorKind::Interp),
             "cpu" => Ok(ExecutorKind::Cpu),
-            "cuda" => Ok(ExecutorKind::Cuda),
+            "cuda" => Ok(ExecutorKind::Cuda(Ranks::Apart)),
             other => Err(PrepareError::NotBuilt(other.to_owned())),
         }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for ExecutorKind {
         f.write_str(match self {
             ExecutorKind::Interp => "interp",
             ExecutorKind::Cpu => "cpu",
-            ExecutorKind::Cuda => "cuda",
+            ExecutorKind::Cuda(_) => "cuda",
         })
     }
 }
@@ -80,7 +80,7 @@ pub fn load_shared(
             Box::new(executor)
         }
         // Its memory is one allocation a kind.
-        ExecutorKind::Cuda => Box::new(CudaExecutor::new(artifact, weights, pool_pages)?),
+        ExecutorKind::Cuda(placed) => Box::new(CudaExecutor::on(artifact, weights, pool_pages, placed)?),
     })
 }
 
@@ -106,7 +106,7 @@ pub fn load_probed(
     Ok(match kind {
         ExecutorKind::Interp => Box::new(InterpExecutor::new(kernels, plan, weights, pool_pages)?),
         ExecutorKind::Cpu => Box::new(CpuExecutor::new(kernels, plan, weights, pool_pages)?),
-        ExecutorKind::Cuda => Box::new(CudaExecutor::new(artifact, weights, pool_pages)?),
+        ExecutorKind::Cuda(placed) => Box::new(CudaExecutor::on(artifact, weights, pool_pages, placed)?),
     })
 }
 

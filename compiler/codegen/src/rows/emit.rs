@@ -4,6 +4,7 @@ use super::index::{Index, LANE};
 use super::modes::Mode;
 use super::text::Kernel;
 use super::{c_type, length};
+use artifact::Param;
 use ir::{Axis, Binary, DType, Op, Order, ReduceOp, Unary, ValueId};
 use std::collections::{BTreeMap, HashMap};
 
@@ -143,6 +144,9 @@ impl Kernel<'_> {
     fn load(&mut self, body: &mut Body, id: ValueId, coords: &Coords, axes: &[Axis]) -> Result<String, String> {
         let dtype = self.job.dtype(id);
         let job = self.job;
+        if job.link.as_ref().is_some_and(|l| l.sum == Some(id)) {
+            return self.summed(body, id, coords);
+        }
         let tile = job.tile.as_ref().filter(|t| t.core == id);
         let (pointer, index) = match tile {
             Some(tile) => ("tile".to_owned(), tile.index(axes, coords, &self.own_rows, body.wide)?),
@@ -380,6 +384,14 @@ impl Kernel<'_> {
             Op::Dot { axis, order } => {
                 let n = self.axis_length(operand(0)?, axis)?;
                 self.sum(body, order, Terms::all(n, axis, coords, operands))?
+            }
+            Op::Own { axis, over } => {
+                let ids = self.at(body, operand(0)?, coords)?;
+                let mut bound = |end| {
+                    let param = Param::Own { axis: axis.clone(), over: over.clone(), end };
+                    self.param(param, "const int", if end { "end" } else { "begin" })
+                };
+                format!("own_id({ids}, {}, {})", bound(false), bound(true))
             }
             other => return Err(format!("{id} is {}, which is no row operation", word(other))),
         })

@@ -12,6 +12,7 @@
 mod element;
 mod emit;
 mod index;
+mod link;
 mod modes;
 mod order;
 mod text;
@@ -19,6 +20,7 @@ mod tile;
 mod unit;
 
 pub use element::{Element, element};
+pub use link::{Link, seam};
 pub use text::layout_type;
 pub use tile::Tile;
 pub use unit::{Ends, ends, grid, grouped, text};
@@ -40,6 +42,8 @@ pub enum Sink {
         /// Whether it is the value of the row, not its key.
         is_value: bool,
     },
+    /// To all ranks of a group, as the own term of a sum.
+    Wire,
 }
 
 /// Row operations to be made one kernel.
@@ -62,6 +66,8 @@ pub struct Job<'a> {
     pub in_place: bool,
     /// Where the rows stand in a tile of a core's result, and the kernel is what the core's kernel ends with.
     pub tile: Option<Tile>,
+    /// Where the kernel is a part of one that exchanges numbers between ranks.
+    pub link: Option<Link>,
 }
 
 /// A generated kernel and how it is started.
@@ -79,10 +85,14 @@ pub struct RowKernel {
     pub is_apart: bool,
     /// Threads of a block.
     pub threads: u32,
+    /// Threads of a row.
+    pub lanes: u32,
     /// Blocks.
     pub grid: [Blocks; 2],
     /// Parameters.
     pub params: Vec<Param>,
+    /// Weights that every row reads: which parameter, and how many bytes.
+    pub ahead: Vec<(usize, u64)>,
     /// Bytes of shared memory that the tile's kernel gives.
     pub tile_bytes: u32,
 }

@@ -4,7 +4,7 @@ use super::emit::{Body, Coords, Symbol, flat};
 use super::index::{Index, LANE};
 use super::modes::{Mode, Modes};
 use super::order::{Stage, own_needs};
-use super::{Job, RowKernel, Sink, Space, c_type, elements, length, memory_type};
+use super::{Job, Link, RowKernel, Sink, Space, c_type, elements, length, memory_type};
 use artifact::{Blocks, Param};
 use ir::{Axis, DType, Op, ReduceOp, TopWhat, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -87,6 +87,9 @@ fn geometry(job: &Job<'_>, modes: &Modes, stages: &[Stage]) -> Result<Geometry, 
         Stage::Select(_) => false,
     });
     let inline = modes.values().any(|m| *m == Mode::Inline);
+    if let Some(link) = &job.link {
+        return link.geometry(groups);
+    }
     if loops <= 1 && apart && !(job.in_place && inline) {
         let threads = job.tile.as_ref().map_or(FLAT_BLOCK, |t| t.threads);
         return Ok(Geometry { lanes: groups, threads, is_flat: true });
@@ -192,7 +195,7 @@ impl Kernel<'_> {
         format!("s{}", self.local(id))
     }
 
-    fn param(&mut self, param: Param, kind: &str, prefix: &str) -> String {
+    pub(super) fn param(&mut self, param: Param, kind: &str, prefix: &str) -> String {
         if let Some((_, _, name)) = self.params.iter().find(|(p, k, _)| *p == param && k == kind) {
             return name.clone();
         }
@@ -265,7 +268,7 @@ impl Kernel<'_> {
             Blocks { rows: None, factor: 1, per_block: 1 },
         ];
         let (mut params, mut signature) = (Vec::new(), Vec::new());
-        if self.job.tile.is_none() {
+        if self.job.tile.is_none() && self.job.link.is_none() {
             params.push(Param::Rows { axis, factor: factor as u64 });
             signature.push("const int rows".to_owned());
         }
@@ -274,8 +277,20 @@ impl Kernel<'_> {
         signature.extend(declared);
         let (head, constants) = self.header(&params, &signature);
         let is_apart = !self.job.in_place;
-        let (threads, tile_bytes) = (g.threads as u32, self.tile_bytes as u32);
-        Ok(RowKernel { head, constants, signature, body, is_apart, threads, grid, params, tile_bytes })
+        let ahead: Vec<(usize, u64)> =
+            params.iter().enumerate().filter_map(|(i, p)| Some((i, self.read_by_all(p)?))).collect();
+        if self.job.tile.is_none() && self.job.link.is_none() && !g.is_flat {
+            body = super::unit::ahead(&ahead, &signature) + &body;
+        }
+        let (threads, lanes, tile_bytes) = (g.threads as u32, g.lanes as u32, self.tile_bytes as u32);
+        Ok(RowKernel { head, constants, signature, body, is_apart, threads, lanes, grid, params, ahead, tile_bytes })
+    }
+
+    /// Bytes of a weight of one axis, which stands in no cache when it is read: much else went through it since.
+    fn read_by_all(&self, param: &Param) -> Option<u64> {
+        let Param::Weight(id) = param else { return None };
+        let ty = self.job.graph.tensor(*id).filter(|t| t.axes.len() == 1)?;
+        Some(ty.dtype.bytes_for(ty.fixed_elements())).filter(|bytes| *bytes >= 1024)
     }
 
     fn header(&self, params: &[Param], signature: &[String]) -> (String, String) {
@@ -292,7 +307,7 @@ impl Kernel<'_> {
                 Param::Scratch(_) => "scratch".to_owned(),
                 _ => continue,
             };
-            let _ = writeln!(text, "//   {declared}: {what}");
+            let _ = writeln!(text, "{}", format!("//   {declared}: {what}").trim_end_matches([':', ' ']));
         }
         let mut constants = format!("constexpr int LANES = {};\n", g.lanes);
         for line in &self.literals {
@@ -302,6 +317,10 @@ impl Kernel<'_> {
     }
 
     fn describe(&self, id: ValueId) -> String {
+        if self.job.graph.len() <= id.0 as usize {
+            // A value of the graph that this one was made for.
+            return String::new();
+        }
         let node = self.job.graph.node(id);
         let ty = self.job.graph.tensor(id).map(ToString::to_string).unwrap_or_default();
         let what = match &node.op {
@@ -326,6 +345,8 @@ impl Kernel<'_> {
         let g = self.geometry;
         if let Some(tile) = &self.job.tile {
             tile.begin(g, factor, body);
+        } else if self.job.link.is_some() {
+            Link::begin(body);
         } else if g.is_flat {
             let _ = writeln!(body, "  wait_for_earlier();");
             let _ = writeln!(body, "  const u64 unit = (u64)blockIdx.x * {} + threadIdx.x;", g.threads);
@@ -434,6 +455,7 @@ impl Kernel<'_> {
                     Index::symbol(&format!("cell{kind}")).plus(&Index::number(if *is_value { offset } else { 0 }));
                 Ok((pool, head.times(head_stride).plus(&inside).plus(&start)))
             }
+            Sink::Wire => Err(format!("{id} is a number of the row, which no sum over ranks takes yet")),
         }
     }
 
@@ -618,6 +640,9 @@ impl Kernel<'_> {
         before: &mut Vec<String>,
         after: &mut Vec<String>,
     ) -> Result<(), String> {
+        if *sink == Sink::Wire {
+            return self.element_sent(id, coords, text, body, before, after);
+        }
         let (pointer, index) = self.place(id, sink, coords)?;
         let live = if self.geometry.is_flat { "" } else { "if (live) " };
         let symbols = body.symbols.clone();

@@ -53,9 +53,15 @@ pub fn text(parts: &[RowKernel]) -> String {
 }
 
 /// A parameter's name is its last word; here it gets the part's number.
-fn arguments(part: &RowKernel, number: usize) -> Vec<String> {
+pub(super) fn arguments(part: &RowKernel, number: usize) -> Vec<String> {
     let names = part.signature.iter().map(|s| s.rsplit(' ').next().unwrap_or_default());
     names.map(|n| format!("{n}_{number}")).collect()
+}
+
+/// Lines that bring weights near while a kernel still waits for the one before it.
+pub(super) fn ahead(weights: &[(usize, u64)], signature: &[String]) -> String {
+    let name = |i: &usize| signature.get(*i).and_then(|s| s.rsplit(' ').next()).unwrap_or_default().to_owned();
+    weights.iter().map(|(i, bytes)| format!("  ahead<{bytes}>({});\n", name(i))).collect()
 }
 
 /// What the kernel of a core ends with, from strands in its tile; nothing where there are none.

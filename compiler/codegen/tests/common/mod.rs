@@ -13,8 +13,13 @@ pub fn machine(target: &str) -> codegen::Machine {
 
 /// Compiles a file of `model-spec` for a target on one device.
 pub fn compiled(spec: &str, target: &str) -> Stages {
+    on_mesh(spec, target, "")
+}
+
+/// The same on a mesh.
+pub fn on_mesh(spec: &str, target: &str, mesh: &str) -> Stages {
     let target = Target::load(target).expect("target");
-    let mesh = Mesh::single();
+    let mesh = Mesh::parse(mesh).expect("a mesh");
     let options = target.options_on(&mesh).into_iter().collect();
     let choices = Choices { act: target.act, options, ..Choices::default() };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec").join(spec);

@@ -149,13 +149,13 @@ template <int COLUMNS> struct Largest {
     }
   }
 };
-template <int COLUMNS, int K, int WIDE> void route(int rows) {
-  using Core = Product<bf16, bf16, double, COLUMNS, K, 1, 1, 8, 8>;
-  using Own = Route<Core, COLUMNS, 8, 0, WIDE>;
+template <int COLUMNS, int K, int ROWS, int WIDE> void route(int rows) {
+  using Core = Product<bf16, bf16, double, COLUMNS, K, 1, 1, ROWS, 8>;
+  using Own = Route<Core, COLUMNS, ROWS, 0, WIDE>;
   const auto x = draw((size_t)rows * K, 1), w = draw((size_t)COLUMNS * K, 2);
   std::vector<float> out((size_t)rows * COLUMNS, NAN);
   std::vector<int> ids(rows, -1), plan(4 + 5 * rows, -7), wanted(rows, 0), sorted(4 + 5 * rows, -7);
-  const u32 down = (rows + 7) / 8;
+  const u32 down = (rows + ROWS - 1) / ROWS;
   std::vector<u32> tickets(down + 1, 0);
   model::start({(COLUMNS + 8 * WIDE - 1) / (8 * WIDE), down, 1}, Own::THREADS, [&] {
     Own::run((const bf16*)x.data(), (const bf16*)w.data(), out.data(), rows, tickets.data(), Largest<COLUMNS>{ids.data()},
@@ -185,8 +185,8 @@ int main() {
     tiles<256, 192, 2, 16, 0, 0, 8>(13, 3);
     tiles<320, 192, 2, 64, 0, 0, 8>(70, 3);
     tiles<328, 192, 1, 64, 96, 224, 32>(70, 2);
-    route<300, 72, 1>(21);
-    route<301, 264, 4>(21);
+    route<300, 72, 8, 1>(21);
+    route<301, 264, 16, 16>(21);
     picked<96, 136, 16, 3, 1, 6>(43, 2, 1, 4);
   }
   puts("right");

@@ -140,10 +140,14 @@ pub enum Argument {
     F32(f32),
     /// A map for the copy engine, by value.
     Map([u64; MAP_WORDS]),
+    /// What a kernel knows of other ranks, by value.
+    Peers([u64; PEERS_WORDS]),
 }
 
 /// Words of a map for the copy engine.
 const MAP_WORDS: usize = 16;
+/// Words of `Peers` of the templates.
+pub const PEERS_WORDS: usize = 32;
 
 /// A start: blocks, threads of each, and whether it may begin while the kernel before it ends. Kernels wait for those before
 /// them by themselves.
@@ -164,17 +168,22 @@ impl Argument {
             Argument::Address(_) | Argument::I64(_) => 8,
             Argument::I32(_) | Argument::F32(_) => 4,
             Argument::Map(_) => MAP_WORDS * 8,
+            Argument::Peers(_) => PEERS_WORDS * 8,
         }
     }
 
-    fn cell(self) -> [u64; MAP_WORDS] {
-        let mut cell = [0; MAP_WORDS];
+    fn cell(self) -> [u64; PEERS_WORDS] {
+        let mut cell = [0; PEERS_WORDS];
         cell[0] = match self {
             Argument::Address(x) => x,
             Argument::I64(x) => x as u64,
             Argument::I32(x) => u64::from(x as u32),
             Argument::F32(x) => u64::from(x.to_bits()),
-            Argument::Map(words) => return words,
+            Argument::Map(words) => {
+                cell[..MAP_WORDS].copy_from_slice(&words);
+                return cell;
+            }
+            Argument::Peers(words) => return words,
         };
         cell
     }
@@ -188,14 +197,15 @@ fn text(what: &str) -> impl FnOnce(DriverError) -> String + '_ {
 }
 
 impl Device {
-    /// Opens the first device. The error says what is missing.
-    pub fn open() -> Result<Device, String> {
+    /// Opens the device of this number. The error says what is missing.
+    pub fn open(number: usize) -> Result<Device, String> {
         // SAFETY: only asks whether the library can be loaded; the calls below do so through it.
         if !unsafe { sys::is_culib_present() } {
             return Err("the CUDA driver's library `libcuda.so.1` is not on this machine".to_owned());
         }
         result::init().map_err(text("the CUDA driver does not start"))?;
-        let device = result::device::get(0).map_err(text("there is no CUDA device"))?;
+        let device = i32::try_from(number).map_err(|_| format!("there is no CUDA device {number}"))?;
+        let device = result::device::get(device).map_err(text(&format!("there is no CUDA device {number}")))?;
         let name = result::device::get_name(device).map_err(text("the device has no name"))?;
         // SAFETY: the device was given by the driver.
         let attribute = |a| unsafe { result::device::get_attribute(device, a) }.map_err(text("a device attribute"));
@@ -212,6 +222,27 @@ impl Device {
         };
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(text("no stream"))?;
         Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch }) })
+    }
+
+    /// How many devices there are.
+    pub fn count() -> usize {
+        // SAFETY: only asks whether the library can be loaded; the calls behind it do so through it.
+        let known = unsafe { sys::is_culib_present() } && result::init().is_ok();
+        if known { result::device::get_count().map_or(0, |n| n.max(0) as usize) } else { 0 }
+    }
+
+    /// Lets kernels of this device read and write the memory of another.
+    pub fn sees(&self, other: &Device) -> Result<(), String> {
+        if self.inner.device == other.inner.device {
+            return Ok(());
+        }
+        self.enter()?;
+        // SAFETY: both contexts are alive.
+        let found = unsafe { sys::cuCtxEnablePeerAccess(other.inner.context, 0) };
+        if found == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
+            return Ok(());
+        }
+        found.result().map_err(text("the devices do not see each other's memory"))
     }
 
     /// Name.
@@ -303,7 +334,7 @@ impl Device {
             return Err(format!("parameters of {given:?} bytes are given, the kernel takes {:?}", kernel.sizes));
         }
         self.enter()?;
-        let mut cells: Vec<[u64; MAP_WORDS]> = arguments.iter().map(|a| a.cell()).collect();
+        let mut cells: Vec<[u64; PEERS_WORDS]> = arguments.iter().map(|a| a.cell()).collect();
         let mut params: Vec<*mut c_void> = cells.iter_mut().map(|c| c.as_mut_ptr().cast()).collect();
         let mut early = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,

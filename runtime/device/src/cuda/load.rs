@@ -3,8 +3,8 @@
 use super::driver::{Device, Kernel, Memory};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::store::WeightStore;
-use artifact::{Artifact, DeviceCode, Piece};
-use ir::{DType, Instance, Scope, WeightRef};
+use artifact::{Artifact, DeviceCode, Part, Piece};
+use ir::{DType, Instance, Mesh, Scope, WeightRef};
 use std::collections::HashMap;
 
 /// Device memory of all weights, and where each lies.
@@ -16,17 +16,27 @@ pub struct Weights {
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 64 << 20;
 
+/// What weights of one axis are made of. The scores of an attention are products of two rows that norms scale by it: with ones they differ so
+/// little that an attention gives every token the same mean, and then all tokens pick the same experts. With this, few keys have
+/// nearly all of the weight, others for each token.
+const VECTOR: f32 = 2.5;
+
 fn fault(text: String) -> PrepareError {
     PrepareError::Device(text)
 }
 
 impl Weights {
-    /// Copies every piece of the weight memory.
-    pub fn load(device: &Device, artifact: &Artifact, store: &dyn WeightStore) -> Result<Weights, PrepareError> {
+    /// Copies a rank's part of every piece of the weight memory.
+    pub fn load(
+        device: &Device,
+        artifact: &Artifact,
+        store: &dyn WeightStore,
+        rank: u64,
+    ) -> Result<Weights, PrepareError> {
         let map = &artifact.memory;
         let Weights { memory, offsets } = Weights::empty(device, artifact)?;
         for piece in &map.pieces {
-            let data = encoded(piece, store)?;
+            let data = encoded(piece, store, &map.mesh, rank)?;
             for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
                 memory.write(piece.offset_bytes as usize + i * CHUNK_BYTES, chunk).map_err(fault)?;
             }
@@ -36,7 +46,7 @@ impl Weights {
 
     /// Numbers made up from a seed, on the device: those of the first chunk again and again, so that no memory of the host holds
     /// a model that only the device can. They are bf16 between -1/32 and 1/32; two side by side are such a binary32 number. Weights of
-    /// one axis (norms, biases) are ones: tokens then differ in what they pick.
+    /// one axis (norms, biases) are all `VECTOR`.
     pub fn synthetic(device: &Device, artifact: &Artifact, seed: u64) -> Result<Weights, PrepareError> {
         let weights = Weights::empty(device, artifact)?;
         let memory = &weights.memory;
@@ -53,13 +63,18 @@ impl Weights {
         for piece in artifact.memory.pieces.iter().filter(|p| p.lead * p.rows == 1 || p.row_elements == 1) {
             let count = (piece.lead * piece.rows * piece.row_elements) as usize;
             let one = if piece.dtype == DType::Bf16 {
-                numerics::bf16_bits(1.0).to_le_bytes().to_vec()
+                numerics::bf16_bits(VECTOR).to_le_bytes().to_vec()
             } else {
-                1f32.to_le_bytes().to_vec()
+                VECTOR.to_le_bytes().to_vec()
             };
             memory.write(piece.offset_bytes as usize, &one.repeat(count)).map_err(fault)?;
         }
         Ok(weights)
+    }
+
+    /// Reads bytes of the weights back.
+    pub fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), String> {
+        self.memory.read(at as usize, bytes)
     }
 
     /// Memory for all weights, and where each lies.
@@ -104,13 +119,12 @@ impl Weights {
     }
 }
 
-/// The bytes of a piece, rows in the order in which kernels read them. One device holds every part whole.
-fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareError> {
+/// The bytes of a piece on a rank, rows in the order in which kernels read them.
+fn encoded(piece: &Piece, store: &dyn WeightStore, mesh: &Mesh, rank: u64) -> Result<Vec<u8>, PrepareError> {
     if piece.dtype.is_narrow() {
         let kept = piece.dtype;
         return Err(fault(format!("{} is kept in {kept}, for which this build has no device kernel", piece.title())));
     }
-    let width = piece.row_elements as usize;
     let parts = piece.parts.iter().map(|part| {
         let missing = || PrepareError::WeightMissing {
             graph: "any".to_owned(),
@@ -121,23 +135,41 @@ fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareErr
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let mut bytes = Vec::with_capacity(piece.bytes().unwrap_or(0) as usize);
-    for lead in 0..piece.lead as usize {
-        for row in 0..piece.rows {
-            let (part, at) = piece.row(row).ok_or_else(|| fault(format!("{} has no row {row}", piece.title())))?;
-            let start = (lead * piece.parts[part].rows as usize + at as usize) * width;
-            let numbers = parts[part].get(start..start + width).ok_or_else(|| PrepareError::WeightSize {
-                graph: "any".to_owned(),
-                weight: piece.title(),
-                found: parts[part].len(),
-                needed: start + width,
-            })?;
-            match piece.dtype {
-                DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| numerics::bf16_bits(*x).to_le_bytes())),
-                _ => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-            }
+    let run = run(piece);
+    for element in (0..piece.elements().unwrap_or(0)).step_by(run) {
+        let nowhere = || fault(format!("{} has no element {element}", piece.title()));
+        let (part, start) = piece.source(mesh, rank, element).ok_or_else(nowhere)?;
+        let (part, start) = (parts.get(part).ok_or_else(nowhere)?, start as usize);
+        let numbers = part.get(start..start + run).ok_or_else(|| PrepareError::WeightSize {
+            graph: "any".to_owned(),
+            weight: piece.title(),
+            found: part.len(),
+            needed: start + run,
+        })?;
+        match piece.dtype {
+            DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| numerics::bf16_bits(*x).to_le_bytes())),
+            _ => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
         }
     }
     Ok(bytes)
+}
+
+/// Elements of a piece that stand side by side in a whole weight, wherever they begin at a multiple of their number.
+fn run(piece: &Piece) -> usize {
+    if piece.once {
+        return 1;
+    }
+    // Behind the innermost axis that is spread over ranks a part is as the whole; of that axis it has a stretch.
+    let behind = |part: &Part| {
+        let last = part.split.iter().map(|s| s.axis).max().unwrap_or(0);
+        part.shape.iter().skip(last).product::<u64>()
+    };
+    let runs = piece.parts.iter().map(behind).chain([piece.row_elements]);
+    runs.reduce(greatest_divisor).unwrap_or(1).max(1) as usize
+}
+
+fn greatest_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
 }
 
 /// Every kernel of the artifact, with as many parameters as its starts have.
@@ -150,4 +182,58 @@ pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, Prepar
         device.load(cubin, &kernel.name, parameters, kernel.dynamic_bytes).map_err(fault)
     };
     code.kernels.iter().enumerate().map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use artifact::{Interleave, Split};
+    use std::sync::Arc;
+
+    struct Counted;
+
+    impl WeightStore for Counted {
+        fn f32(&self, _: Scope, name: &str, _: Option<usize>) -> Option<Arc<Vec<f32>>> {
+            let first = if name == "a" { 0.0 } else { 100.0 };
+            Some(Arc::new((0..48).map(|i| first + i as f32).collect()))
+        }
+    }
+
+    fn part(weight: &str, shape: [u64; 2], axis: usize, length: u64) -> Part {
+        let split = vec![Split { axis, length, over: vec!["tp".to_owned()] }];
+        Part { weight: weight.to_owned(), rows: shape[0], shape: shape.to_vec(), split }
+    }
+
+    fn of_rank(piece: &Piece, rank: u64) -> Vec<f32> {
+        let mesh = Mesh::parse("tp=2").expect("a mesh");
+        let bytes = encoded(piece, &Counted, &mesh, rank).expect("bytes");
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    #[test]
+    fn a_rank_gets_its_part_of_columns_and_of_packed_rows() {
+        let piece = |rows, row_elements, interleave, parts| Piece {
+            scope: Scope::Model,
+            layer: None,
+            dtype: DType::F32,
+            offset_bytes: 0,
+            lead: 1,
+            rows,
+            row_elements,
+            once: false,
+            interleave,
+            parts,
+        };
+        let columns = piece(4, 6, None, vec![part("a", [4, 6], 1, 12)]);
+        let wanted = |rank: usize| (0..4).flat_map(move |r| (0..6).map(move |c| (r * 12 + rank * 6 + c) as f32));
+        assert_eq!(of_rank(&columns, 0), wanted(0).collect::<Vec<_>>());
+        assert_eq!(of_rank(&columns, 1), wanted(1).collect::<Vec<_>>());
+        // Rows 2 and 3 of each weight, one of the first and one of the second in turn.
+        let turns = Some(Interleave { cuts: 2, granule: 1 });
+        let packed = piece(4, 12, turns, vec![part("a", [2, 12], 0, 4), part("b", [2, 12], 0, 4)]);
+        let rows = of_rank(&packed, 1);
+        let first: Vec<f32> = rows.chunks(12).map(|r| r[0]).collect();
+        assert_eq!(first, [24.0, 124.0, 36.0, 136.0]);
+        assert_eq!(rows.len(), 48);
+    }
 }

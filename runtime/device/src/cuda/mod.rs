@@ -3,6 +3,8 @@
 //! ```text
 //! driver.rs    the border: device, memory, kernels
 //! load.rs      weights by the artifact's memory map, kernels checked against their parameters
+//! made.rs      weights that only the device has, for checks
+//! ranks.rs     the ranks of a mesh and their letterboxes
 //! tables.rs    what a step brings: rows, page tables
 //! walk.rs      the programs of a bucket, start by start
 //! executor.rs  the step contract around it
@@ -13,18 +15,21 @@
 mod driver;
 mod executor;
 mod load;
+mod made;
+mod ranks;
 mod selftest;
 mod tables;
 mod timeline;
 mod walk;
 
 pub use executor::CudaExecutor;
-pub use selftest::{Verdict, selftest};
+pub use ranks::Ranks;
+pub use selftest::{Given, Verdict, selftest};
 pub use timeline::Timed;
 
 /// Name of the device and its architecture, or what is missing; for `doctor`.
 pub fn describe_device() -> Result<(String, String), String> {
-    let device = driver::Device::open()?;
+    let device = driver::Device::open(0)?;
     let (major, minor) = device.arch();
     Ok((device.name().to_owned(), format!("sm_{major}{minor}")))
 }

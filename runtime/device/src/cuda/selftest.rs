@@ -5,6 +5,8 @@
 //! must stay within the error that its number of terms explains.
 
 use super::executor::{Source, begin, load};
+use super::made::Made;
+use super::ranks::Ranks;
 use super::walk::{Counts, Loaded, Stage, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -15,8 +17,8 @@ use crate::truth::weight_map;
 use crate::view::View;
 use artifact::{Artifact, Param};
 use engine::{SequenceRows, Step, StepError, WantedRow};
-use interp::{Context, Data, Env, MemoryCache, NoHooks, Tensor, WeightMap, eval_graph};
-use ir::{Anatomy, DType, Graph, GraphBuilder, Launch, Op, TensorType, Type, Unary, ValueId};
+use interp::{Context, Data, Env, MemoryCache, NoHooks, RankWeights, Tensor, WeightMap, WeightSource, eval_graph};
+use ir::{Anatomy, DType, Facts, Graph, GraphBuilder, Launch, Mesh, Op, TensorType, Type, Unary, ValueId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -46,8 +48,19 @@ impl Verdict {
     }
 }
 
+/// The weights of a test.
+#[derive(Clone, Copy)]
+pub enum Given<'a> {
+    /// Numbers of the host.
+    Store(&'a dyn WeightStore),
+    /// Numbers made up on the device from a seed; steps then have few rows, for models that are too large to interpret many.
+    Made(u64),
+}
+
 /// Sequences of the test: rows of a first step, which crosses pages and windows, then a row each.
 const LENGTHS: [usize; 3] = [70, 33, 1];
+/// The same where few rows are interpreted.
+const FEW: [usize; 3] = [3, 1, 1];
 /// Steps of a row each.
 const DECODED: usize = 3;
 /// Unit roundoff of binary32.
@@ -56,29 +69,53 @@ const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 /// Tests every region of the first entry; verdicts by graph and region.
 pub fn selftest(
     artifact: &Artifact,
-    store: &dyn WeightStore,
+    given: Given<'_>,
     seed: u64,
+    placed: Ranks,
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
-    let longest = LENGTHS[0] + DECODED + 64;
-    let pages = pool_pages_for(&artifact.plan, longest, LENGTHS.len());
-    let loaded = load(artifact, Source::Store(store), &pages)?;
-    loaded.checks.set(true);
-    let vocab = result_width(&loaded.entry)?;
-    let ends = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
+    let (lengths, decoded) = if matches!(given, Given::Store(_)) { (LENGTHS, DECODED) } else { (FEW, 1) };
+    let longest = lengths[0] + decoded + 64;
+    let pages = pool_pages_for(&artifact.plan, longest, lengths.len());
+    let source = match given {
+        Given::Store(store) => Source::Store(store),
+        Given::Made(seed) => Source::Seed(seed),
+    };
+    let loaded = load(artifact, &source, &pages, placed)?;
+    loaded.iter().for_each(|r| r.checks.set(true));
+    let entry = &loaded.first().ok_or_else(|| PrepareError::Device("no rank runs".to_owned()))?.entry;
+    let vocab = result_width(entry)?;
+    let ends = tokens_end(&artifact.kernels, entry).unwrap_or(vocab);
     let facts = facts(&artifact.plan, vocab, &pages, None)?;
     let fault = |e: StepError| PrepareError::Device(e.to_string());
+    let local = artifact.kernels.local_facts().into_owned();
+    let whole = match given {
+        Given::Store(store) => weight_map(&artifact.kernels.facts, store)?,
+        Given::Made(_) => WeightMap::new(),
+    };
+    let sharding = artifact.kernels.sharding.clone().unwrap_or_default();
     let mut test = Test {
-        loaded: &loaded,
-        artifact,
-        weights: weight_map(&artifact.kernels.facts, store)?,
-        cache: MemoryCache::default(),
+        ranks: &loaded,
+        facts: local.clone(),
+        mesh: artifact.memory.mesh.clone(),
+        is_alone: matches!(placed, Ranks::Alone(_)),
+        weights: match given {
+            Given::Store(_) => {
+                let of = |r: &Loaded| Box::new(RankWeights::new(&whole, &sharding, r.rank)) as Box<dyn WeightSource>;
+                loaded.iter().map(of).collect()
+            }
+            Given::Made(_) => {
+                let of = |r| Box::new(Made::new(r, &artifact.memory, &local)) as Box<dyn WeightSource>;
+                loaded.iter().map(of).collect()
+            }
+        },
+        caches: loaded.iter().map(|_| MemoryCache::default()).collect(),
         verdicts: BTreeMap::new(),
     };
     let page_tokens = artifact.plan.kv.iter().map(|k| k.page_tokens as usize).max().unwrap_or(1);
     let per_sequence = longest.div_ceil(page_tokens);
-    for number in 0..=DECODED {
-        let mut step = Step { entry: loaded.entry.name.clone(), ..Step::default() };
-        for (s, length) in LENGTHS.iter().enumerate() {
+    for number in 0..=decoded {
+        let mut step = Step { entry: entry.name.clone(), ..Step::default() };
+        for (s, length) in lengths.iter().enumerate() {
             let (first, rows) = if number == 0 { (0, *length) } else { (length + number - 1, 1) };
             let start = step.tokens.len();
             for position in first..first + rows {
@@ -92,137 +129,163 @@ pub fn selftest(
             step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
         }
         // Physical pages in another order than virtual ones.
-        let count = (per_sequence * LENGTHS.len()) as i32;
+        let count = (per_sequence * lengths.len()) as i32;
         step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
         let (bucket, counts) = begin(&loaded, &step, &facts, ends, 0).map_err(fault)?;
         let of_row: Vec<usize> =
             step.sequences.iter().enumerate().flat_map(|(s, of)| std::iter::repeat_n(s, of.len)).collect();
-        test.cache.begin_step(of_row);
+        test.caches.iter_mut().for_each(|c| c.begin_step(of_row.clone()));
         test.step(bucket, counts).map_err(PrepareError::Device)?;
     }
     Ok(test.verdicts)
 }
 
 struct Test<'a> {
-    loaded: &'a Loaded,
-    artifact: &'a Artifact,
-    weights: WeightMap,
-    cache: MemoryCache,
+    ranks: &'a [Loaded],
+    /// Facts as a rank sees them.
+    facts: Facts,
+    mesh: Mesh,
+    /// Whether a rank hears itself from the places of all others.
+    is_alone: bool,
+    weights: Vec<Box<dyn WeightSource + 'a>>,
+    caches: Vec<MemoryCache>,
     verdicts: BTreeMap<String, Verdict>,
+}
+
+/// A region of one rank as it runs.
+struct At<'a> {
+    /// Index of the rank among those that run.
+    rank: usize,
+    loaded: &'a Loaded,
+    stage: Stage<'a>,
+    number: usize,
+    layer: Option<usize>,
+    counts: Counts,
+    /// What the region reads, and what ranks exchanged in it.
+    given: HashMap<ValueId, Arc<Tensor>>,
+    /// Values of `given` that the region itself makes.
+    made: Vec<ValueId>,
 }
 
 impl Test<'_> {
     fn step(&mut self, bucket: usize, counts: Counts) -> Result<(), String> {
-        let loaded = self.loaded;
-        let bucket = &loaded.plan.entries[0].buckets[bucket];
-        for stage in loaded.stages(bucket)? {
-            for launch in &stage.program.launches {
+        let ranks = self.ranks;
+        let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
+        for (number, first) in stages.first().into_iter().flatten().enumerate() {
+            let all: Vec<Stage<'_>> = stages.iter().filter_map(|s| s.get(number).copied()).collect();
+            for launch in &first.program.launches {
                 match launch {
-                    Launch::Region { region, .. } => self.region(&stage, *region, launch, counts)?,
-                    Launch::Move { .. } => loaded.launch(&stage, launch, counts)?,
+                    Launch::Region { region, .. } => self.region(&all, *region, launch, counts)?,
+                    Launch::Move { .. } => {
+                        ranks.iter().zip(&all).try_for_each(|(r, stage)| r.launch(stage, launch, counts))?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    fn region(&mut self, stage: &Stage<'_>, number: usize, launch: &Launch, counts: Counts) -> Result<(), String> {
-        let graph = &stage.graph.graph;
-        let region = stage.graph.regions.get(number).ok_or("there is no such region")?;
+    fn region(&mut self, stages: &[Stage<'_>], number: usize, launch: &Launch, counts: Counts) -> Result<(), String> {
+        let first = stages.first().ok_or("no rank runs")?;
+        let graph = &first.graph.graph;
+        let region = first.graph.regions.get(number).ok_or("there is no such region")?;
         let anatomy = Anatomy::of(graph, &region.values)?;
         let reads = outside(graph, &region.values);
-        let mut given = HashMap::new();
-        for id in &reads {
-            given.insert(*id, self.fetch(stage, *id, place(stage, root(graph, *id))?, counts)?);
+        let mut all = Vec::new();
+        for (rank, (loaded, stage)) in self.ranks.iter().zip(stages).enumerate() {
+            let layer = stage.instance.and_then(|i| loaded.entry.instances.get(i)).map(|i| i.layer);
+            let mut at =
+                At { rank, loaded, stage: *stage, number, layer, counts, given: HashMap::new(), made: Vec::new() };
+            for id in &reads {
+                let value = at.fetch(*id, place(stage, root(graph, *id))?)?;
+                at.given.insert(*id, value);
+            }
+            all.push(at);
         }
-        // What the region does not write shows as poison.
-        self.loaded.arena.fill(self.loaded.scratch, self.loaded.arena.bytes() - self.loaded.scratch, 0xff)?;
-        self.loaded.early.set(false);
-        self.loaded.launch(stage, launch, counts)?;
-        self.loaded.device.wait()?;
-        let title = format!("{} {}", stage.graph.name, region.name);
+        for at in &all {
+            // What the region does not write shows as poison.
+            let loaded = at.loaded;
+            loaded.arena.fill(loaded.scratch, loaded.arena.bytes() - loaded.scratch, 0xff)?;
+            loaded.early.set(false);
+        }
+        for at in &all {
+            at.loaded.launch(&at.stage, launch, counts)?;
+        }
+        all.iter().try_for_each(|at| at.loaded.device.wait())?;
+        self.exchanged(&region.values, &mut all)?;
+        let title = format!("{} {}", first.graph.name, region.name);
         let mut verdict = self.verdicts.remove(&title).unwrap_or_default();
-        let code = self.loaded.region(stage, number)?;
         verdict.kind = region.kind.word().to_owned();
-        let name = |k: usize| self.loaded.code.kernels.get(k).map(|k| k.name.clone()).unwrap_or_default();
-        verdict.kernels = code.starts.iter().map(|s| name(s.kernel)).collect();
-        let layer = stage.instance.and_then(|i| self.loaded.entry.instances.get(i)).map(|i| i.layer);
-        let mut core = None;
-        if let Some(id) = anatomy.core {
-            let made = self.core_result(stage, number, id, counts)?;
-            self.bound(stage, &anatomy, id, &given, &made, layer, &mut verdict)?;
-            core = Some((id, made));
+        for at in &mut all {
+            let code = at.loaded.region(&at.stage, number)?;
+            let name = |k: usize| at.loaded.code.kernels.get(k).map(|k| k.name.clone()).unwrap_or_default();
+            verdict.kernels = code.starts.iter().map(|s| name(s.kernel)).collect();
+            let core = anatomy.core.filter(|id| !at.made.contains(id));
+            if let Some(id) = core {
+                let made = at.core_result(id)?;
+                self.bound(at, &anatomy, id, &made, &mut verdict)?;
+                at.given.insert(id, made);
+                at.made.push(id);
+            }
+            self.rows(at, &region.values, core, &mut verdict)?;
         }
-        self.rows(stage, &region.values, core, &given, counts, layer, &mut verdict)?;
         self.verdicts.insert(title, verdict);
         Ok(())
     }
 
-    fn fetch(&self, stage: &Stage<'_>, id: ValueId, at: usize, counts: Counts) -> Result<Arc<Tensor>, String> {
-        let ty = stage.graph.graph.tensor(id).ok_or("a cache is no tensor")?;
-        let mut bytes = vec![0u8; self.loaded.bytes(stage, id, counts)?];
-        self.loaded.arena.read(at, &mut bytes)?;
-        Ok(Arc::new(tensor(ty, counts, &bytes)?))
+    /// What ranks exchange in a region, from what each of them read.
+    fn exchanged(&mut self, values: &[ValueId], all: &mut [At<'_>]) -> Result<(), String> {
+        let Some(graph) = all.first().map(|at| &at.stage.graph.graph) else { return Ok(()) };
+        for id in values.iter().copied().filter(|v| graph.node(*v).op.is_sharded()) {
+            let operand = *graph.operands(id).first().ok_or("nothing is exchanged")?;
+            let mut operands = Vec::new();
+            for at in all.iter() {
+                let mut cut = Cut::new(graph, values, &at.made);
+                let copy = cut.add(operand);
+                let env = self.interpret(at, &cut, &[("own".to_owned(), copy)])?;
+                operands.push(env.get("own").ok_or("a value was not interpreted")?.clone());
+            }
+            if self.is_alone {
+                operands = vec![operands[0].clone(); self.mesh.ranks() as usize];
+            }
+            let ranks = interp::Ranks { mesh: &self.mesh, facts: &self.facts, own_rows: &|_, _| None };
+            let ty = graph.tensor(id).ok_or("what is exchanged is no tensor")?;
+            let results = interp::exchange(&graph.node(id).op, &ranks, &operands, ty).map_err(|e| e.to_string())?;
+            for at in all.iter_mut() {
+                let result = results.get(at.loaded.rank as usize).ok_or("a rank got nothing")?;
+                at.given.insert(id, result.clone());
+                at.made.push(id);
+            }
+        }
+        Ok(())
     }
 
-    /// What a core left: in scratch, or in its own place.
-    fn core_result(
-        &self,
-        stage: &Stage<'_>,
-        number: usize,
-        id: ValueId,
-        counts: Counts,
-    ) -> Result<Arc<Tensor>, String> {
-        let code = self.loaded.region(stage, number)?;
-        let leaves = stage.graph.leaving()[id.0 as usize];
-        if leaves {
-            return self.fetch(stage, id, place(stage, id)?, counts);
-        }
-        // The core's start writes to the last scratch place that was made.
-        let index = code.scratch.len().checked_sub(1).ok_or("a core has no scratch")?;
-        let writes = |p: &Param| *p == Param::Scratch(index) || *p == Param::Checked(Box::new(Param::Scratch(index)));
-        let written = code.starts.iter().any(|s| s.params.iter().any(writes));
-        if !written {
-            return Err("nothing writes a core's scratch".to_owned());
-        }
-        self.fetch(stage, id, self.loaded.scratch_at(stage, code, index), counts)
-    }
-
-    fn interpret(
-        &mut self,
-        cut: &Cut<'_>,
-        outputs: &[(String, ValueId)],
-        given: &HashMap<ValueId, Arc<Tensor>>,
-        layer: Option<usize>,
-    ) -> Result<Env, String> {
+    fn interpret(&mut self, at: &At<'_>, cut: &Cut<'_>, outputs: &[(String, ValueId)]) -> Result<Env, String> {
         let mut graph = cut.builder.graph().clone();
         graph.outputs = outputs.to_vec();
         let mut env = Env::new();
-        for (id, value) in given {
+        for (id, value) in &at.given {
             env.insert(id.to_string(), value.clone());
         }
         let mut hooks = NoHooks;
-        let mut context = Context { layer, weights: &self.weights, cache: &mut self.cache, hooks: &mut hooks };
-        eval_graph(&graph, &self.artifact.kernels.facts, &mut env, &mut context).map_err(|e| e.to_string())?;
+        let (weights, cache) = (self.weights[at.rank].as_ref(), &mut self.caches[at.rank]);
+        let mut context = Context { layer: at.layer, weights, cache, hooks: &mut hooks };
+        eval_graph(&graph, &self.facts, &mut env, &mut context).map_err(|e| e.to_string())?;
         Ok(env)
     }
-
     /// A core against its definition, with the error that its terms explain.
-    #[allow(clippy::too_many_arguments)]
     fn bound(
         &mut self,
-        stage: &Stage<'_>,
+        at: &At<'_>,
         anatomy: &Anatomy,
         id: ValueId,
-        given: &HashMap<ValueId, Arc<Tensor>>,
         made: &Arc<Tensor>,
-        layer: Option<usize>,
         verdict: &mut Verdict,
     ) -> Result<(), String> {
-        let graph = &stage.graph.graph;
+        let (graph, layer) = (&at.stage.graph.graph, at.layer);
         let mut inside = anatomy.before.clone();
         inside.push(id);
-        let mut cut = Cut::new(graph, &inside, None, layer);
+        let mut cut = Cut::new(graph, &inside, &at.made);
         let copy = cut.add(id);
         let mut outputs = vec![("core".to_owned(), copy)];
         // The same with magnitudes: what the error is relative to.
@@ -246,7 +309,7 @@ impl Test<'_> {
             }
             _ => 0.0,
         };
-        let env = self.interpret(&cut, &outputs, given, layer)?;
+        let env = self.interpret(at, &cut, &outputs)?;
         let found = made.floats().ok_or("a core of other numbers")?;
         let core = env.get("core").and_then(|t| t.floats()).ok_or("no reference")?;
         let size = env.get("size").and_then(|t| t.floats());
@@ -275,22 +338,16 @@ impl Test<'_> {
     }
 
     /// Row operations, on what the core left.
-    #[allow(clippy::too_many_arguments)]
     fn rows(
         &mut self,
-        stage: &Stage<'_>,
+        at: &At<'_>,
         values: &[ValueId],
-        core: Option<(ValueId, Arc<Tensor>)>,
-        given: &HashMap<ValueId, Arc<Tensor>>,
-        counts: Counts,
-        layer: Option<usize>,
+        own: Option<ValueId>,
         verdict: &mut Verdict,
     ) -> Result<(), String> {
-        let graph = &stage.graph.graph;
-        let leaving = stage.graph.leaving();
-        let mut cut = Cut::new(graph, values, core.as_ref().map(|(id, _)| *id), layer);
-        let mut given = given.clone();
-        given.extend(core.clone());
+        let (graph, layer) = (&at.stage.graph.graph, at.layer);
+        let leaving = at.stage.graph.leaving();
+        let mut cut = Cut::new(graph, values, &at.made);
         let mut outputs = Vec::new();
         for id in values {
             // What only leads to the core was checked with it.
@@ -303,11 +360,10 @@ impl Test<'_> {
                 outputs.push((id.to_string(), copy));
             }
         }
-        let own = core.map(|(id, _)| id);
-        let env = self.interpret(&cut, &outputs, &given, layer)?;
+        let env = self.interpret(at, &cut, &outputs)?;
         for id in values.iter().filter(|v| leaving[v.0 as usize] && Some(**v) != own) {
             let wanted = env.get(&id.to_string()).ok_or("a value was not interpreted")?;
-            let found = self.fetch(stage, *id, place(stage, *id)?, counts)?;
+            let found = at.fetch(*id, place(&at.stage, *id)?)?;
             let wrong = differences(&found, wanted);
             verdict.exact += wanted.len() as u64;
             verdict.wrong += wrong.len() as u64;
@@ -317,6 +373,32 @@ impl Test<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl At<'_> {
+    fn fetch(&self, id: ValueId, place: usize) -> Result<Arc<Tensor>, String> {
+        let ty = self.stage.graph.graph.tensor(id).ok_or("a cache is no tensor")?;
+        let mut bytes = vec![0u8; self.loaded.bytes(&self.stage, id, self.counts)?];
+        self.loaded.arena.read(place, &mut bytes)?;
+        Ok(Arc::new(tensor(ty, self.counts, &bytes)?))
+    }
+
+    /// What a core left: in scratch, or in its own place.
+    fn core_result(&self, id: ValueId) -> Result<Arc<Tensor>, String> {
+        let code = self.loaded.region(&self.stage, self.number)?;
+        let leaves = self.stage.graph.leaving()[id.0 as usize];
+        if leaves {
+            return self.fetch(id, place(&self.stage, id)?);
+        }
+        // The core's start writes to the last scratch place that was made.
+        let index = code.scratch.len().checked_sub(1).ok_or("a core has no scratch")?;
+        let writes = |p: &Param| *p == Param::Scratch(index) || *p == Param::Checked(Box::new(Param::Scratch(index)));
+        let written = code.starts.iter().any(|s| s.params.iter().any(writes));
+        if !written {
+            return Err("nothing writes a core's scratch".to_owned());
+        }
+        self.fetch(id, self.loaded.scratch_at(&self.stage, code, index))
     }
 }
 
@@ -386,14 +468,14 @@ fn tensor(ty: &TensorType, counts: Counts, bytes: &[u8]) -> Result<Tensor, Strin
 struct Cut<'a> {
     graph: &'a Graph,
     inside: &'a [ValueId],
-    /// A value that is given although it is inside.
-    given: Option<ValueId>,
+    /// Values that are given although they are inside.
+    given: &'a [ValueId],
     builder: GraphBuilder,
     copies: HashMap<ValueId, ValueId>,
 }
 
 impl<'a> Cut<'a> {
-    fn new(graph: &'a Graph, inside: &'a [ValueId], given: Option<ValueId>, _: Option<usize>) -> Cut<'a> {
+    fn new(graph: &'a Graph, inside: &'a [ValueId], given: &'a [ValueId]) -> Cut<'a> {
         Cut { graph, inside, given, builder: GraphBuilder::new(), copies: HashMap::new() }
     }
 
@@ -404,7 +486,7 @@ impl<'a> Cut<'a> {
         let node = self.graph.node(id);
         let leaf = node.op.is_leaf() && !matches!(node.op, Op::Input(_));
         let computed = self.inside.contains(&id) || leaf || node.op.is_view();
-        let copy = if computed && self.given != Some(id) {
+        let copy = if computed && !self.given.contains(&id) {
             let operands: Vec<ValueId> = self.graph.operands(id).into_iter().map(|v| self.add(v)).collect();
             self.builder.add(node.op.clone(), &operands, node.ty.clone(), None)
         } else {

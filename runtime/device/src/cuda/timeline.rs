@@ -1,7 +1,7 @@
 //! How long every start of a step takes on the device.
 
 use super::walk::{Counts, Loaded};
-use ir::{BucketPlan, Launch};
+use ir::Launch;
 
 /// One start as it ran.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,35 +17,39 @@ pub struct Timed {
 /// How often the device fills memory first, so that starts wait there for it and not for this machine.
 const FILLS: usize = 16;
 
-impl Loaded {
-    /// Runs a step, with a mark behind each start. Starts do not overlap, so the sum is more than a step takes.
-    pub fn timeline(&self, bucket: &BucketPlan, counts: Counts) -> Result<Vec<Timed>, String> {
-        for _ in 0..FILLS {
-            self.arena.fill(self.scratch, self.arena.bytes() - self.scratch, 0)?;
-        }
-        let mut marks = vec![self.device.mark()?];
-        let mut timed = Vec::new();
-        for stage in self.stages(bucket)? {
-            for launch in &stage.program.launches {
-                let Launch::Region { region, variant, .. } = launch else {
-                    self.launch(&stage, launch, counts)?;
-                    continue;
-                };
-                let code = self.region(&stage, *region)?;
-                let name = stage.graph.regions.get(*region).map_or("?", |r| r.name.as_str());
-                for start in code.starts.iter().filter(|s| s.serves(*variant, &stage.bucket.bucket)) {
-                    self.early.set(false);
-                    self.start(&stage, code, start, counts)?;
-                    marks.push(self.device.mark()?);
-                    let kernel = self.code.kernels.get(start.kernel).map(|k| k.name.clone()).unwrap_or_default();
-                    timed.push(Timed { region: format!("{} {name}", stage.graph.name), kernel, micros: 0.0 });
-                }
+/// Runs a step on all ranks, with a mark behind each start of the first. Starts do not overlap, so the sum is more than a step takes.
+pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<Vec<Timed>, String> {
+    let first = ranks.first().ok_or("no rank runs")?;
+    for _ in 0..FILLS {
+        first.arena.fill(first.scratch, first.arena.bytes() - first.scratch, 0)?;
+    }
+    let mut marks = vec![first.device.mark()?];
+    let mut timed = Vec::new();
+    let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
+    for (number, stage) in stages.first().into_iter().flatten().enumerate() {
+        for launch in &stage.program.launches {
+            let others = ranks.iter().zip(&stages).skip(1).filter_map(|(r, s)| Some((r, s.get(number)?)));
+            for (rank, stage) in others {
+                rank.launch(stage, launch, counts)?;
+            }
+            let Launch::Region { region, variant, .. } = launch else {
+                first.launch(stage, launch, counts)?;
+                continue;
+            };
+            let code = first.region(stage, *region)?;
+            let name = stage.graph.regions.get(*region).map_or("?", |r| r.name.as_str());
+            for start in code.starts.iter().filter(|s| s.serves(*variant, &stage.bucket.bucket)) {
+                first.early.set(false);
+                first.start(stage, code, start, counts)?;
+                marks.push(first.device.mark()?);
+                let kernel = first.code.kernels.get(start.kernel).map(|k| k.name.clone()).unwrap_or_default();
+                timed.push(Timed { region: format!("{} {name}", stage.graph.name), kernel, micros: 0.0 });
             }
         }
-        self.device.wait()?;
-        for (start, pair) in timed.iter_mut().zip(marks.windows(2)) {
-            start.micros = pair[0].micros_to(&pair[1])?;
-        }
-        Ok(timed)
     }
+    ranks.iter().try_for_each(|r| r.device.wait())?;
+    for (start, pair) in timed.iter_mut().zip(marks.windows(2)) {
+        start.micros = pair[0].micros_to(&pair[1])?;
+    }
+    Ok(timed)
 }

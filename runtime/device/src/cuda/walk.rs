@@ -2,6 +2,7 @@
 
 use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
+use super::ranks::{Known, Letterboxes};
 use super::tables::Tables;
 use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
 use ir::{BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
@@ -12,6 +13,8 @@ const ALIGN: usize = 256;
 
 /// Everything that runs steps of one entry.
 pub struct Loaded {
+    /// Place on the mesh.
+    pub rank: u64,
     pub device: Device,
     pub code: DeviceCode,
     pub kernels: Vec<Kernel>,
@@ -26,6 +29,11 @@ pub struct Loaded {
     /// What sorts the picks of a step.
     pub picks: Memory,
     pub tables: Tables,
+    pub letterboxes: Letterboxes,
+    pub known: Known,
+    /// Lengths of whole axes, and of the mesh.
+    pub facts: ir::Facts,
+    pub mesh: ir::Mesh,
     pub entry: KernelEntry,
     /// Index of the entry.
     pub number: usize,
@@ -110,15 +118,15 @@ impl Loaded {
         stages.into_iter().collect()
     }
 
-    /// Runs everything.
-    pub fn run(&self, bucket: &BucketPlan, counts: Counts) -> Result<(), String> {
-        self.early.set(false);
-        for stage in self.stages(bucket)? {
-            for launch in &stage.program.launches {
-                self.launch(&stage, launch, counts)?;
-            }
-        }
-        Ok(())
+    /// The plan of a bucket.
+    pub fn bucket(&self, index: usize) -> Result<&BucketPlan, String> {
+        let buckets = self.plan.entries.get(self.number).and_then(|e| e.buckets.get(index));
+        buckets.ok_or_else(|| format!("there is no bucket {index}"))
+    }
+
+    /// Starts everything.
+    pub fn run(&self, bucket: usize, counts: Counts) -> Result<(), String> {
+        run(std::slice::from_ref(self), bucket, counts)
     }
 
     /// Runs one launch.
@@ -215,6 +223,13 @@ impl Loaded {
                 let rows = counts.of(axis.as_deref())? as u64 * rows;
                 self.device.map(address, *columns, rows, *box_rows)?
             }
+            Param::Peers { over, .. } => self.peers(over)?,
+            Param::Own { axis, over, end } => {
+                let parts = self.mesh.parts(over).max(1);
+                let whole = self.facts.dims.get(axis).ok_or_else(|| format!("`{axis}` has no length"))?;
+                let place = self.mesh.place(self.rank, over) + u64::from(*end);
+                Argument::I32(i32::try_from(place * (whole / parts)).map_err(|_| format!("`{axis}` is too long"))?)
+            }
             Param::Tickets => Argument::Address(self.tickets.address()),
             Param::Picks { .. } => Argument::Address(self.picks.address()),
             Param::Checked(of) if self.checks.get() => self.argument(stage, region, of, counts)?,
@@ -238,6 +253,21 @@ impl Loaded {
         let elements = ty.fixed_elements() * counts.of(ty.row_axes().next())? as u64;
         Ok(ty.dtype.bytes_for(elements) as usize)
     }
+}
+
+/// Starts everything on all ranks, graph by graph: none runs far ahead of what another has not been given yet.
+pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<(), String> {
+    let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
+    ranks.iter().for_each(|r| r.early.set(false));
+    for number in 0..stages.first().map_or(0, Vec::len) {
+        for (rank, stages) in ranks.iter().zip(&stages) {
+            let Some(stage) = stages.get(number) else { continue };
+            for launch in &stage.program.launches {
+                rank.launch(stage, launch, counts)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Where a value lies in the arena.
