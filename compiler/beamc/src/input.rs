@@ -4,12 +4,12 @@ use crate::args::SpecArgs;
 use crate::failure::{DEFECT, Failure};
 use crate::unmet;
 use indexmap::IndexMap;
-use ir::{Mesh, Model};
+use ir::{Mesh, Model, StoredFormat};
 use passes::{Compile, Note};
 use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
 use std::io::IsTerminal;
 use std::path::Path;
-use targets::Target;
+use targets::{BF16_TO_FP8, Target};
 
 /// A spec that was read for a target and a mesh.
 pub struct Job {
@@ -48,7 +48,13 @@ pub fn choices(target: &Target, mesh: &Mesh, options: &[String]) -> Choices {
     for (name, alternative) in options.iter().filter_map(|o| o.split_once('=')) {
         wanted.insert(name.trim().to_owned(), vec![alternative.trim().to_owned()]);
     }
-    Choices { act: target.act, options: wanted.into_iter().collect(), ..Choices::default() }
+    Choices {
+        act: target.act,
+        options: wanted.into_iter().collect(),
+        assume: target.formats.assume,
+        convert: target.formats.assume == Some(StoredFormat::Fp8) && target.formats.converts(BF16_TO_FP8),
+        ..Choices::default()
+    }
 }
 
 /// Reads a spec; warnings go to the error stream, errors become the failure.

@@ -26,6 +26,7 @@ impl Case<'_> {
                 options: [("combine".to_owned(), vec![self.combine.to_owned()])].into(),
                 dims: small.dims.clone(),
                 layers: small.layers.clone(),
+                ..Choices::default()
             };
             let mut checked = check_path(&path, &Library::embedded(), &choices);
             let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());

@@ -135,6 +135,21 @@ pub static CODES: &[Code] = &[
         "unknown kind",
         "A condition compares a column of [schedule] with a kind that no layer has, that the column's rule does not name, and that the text has no arm for.",
     ),
+    code(
+        "B0035",
+        "a stored format not understood",
+        "[stored] says in which format a checkpoint keeps matrices: \"fp8\" (inputs plain or per token), \"nvfp4\" (inputs plain or in blocks) or \"none\".",
+    ),
+    code(
+        "B0036",
+        "a plain weight that there is not",
+        "`plain` of [stored] lists matrices that a quantised checkpoint keeps as they are declared: weights of the spec, and layers that have them.",
+    ),
+    code(
+        "B0037",
+        "rows that are no whole blocks",
+        "NVFP4 keeps one scale for 16 elements along the axes that a product sums over, so their length is a multiple of 16.",
+    ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
     code(
@@ -375,9 +390,18 @@ pub static CODES: &[Code] = &[
         "warning: an entry that nothing reads",
         "A dimension, value, option, schedule column, cache kind or function of your file that no text uses. Usually a misspelt name of the base.",
     ),
+    code(
+        "B0305",
+        "warning: an exclusion that names nothing",
+        "The list of what a quantised checkpoint leaves unquantised has an entry that is no module of the model. Usually a part that the model does not have; else a misspelt name, and the module it means is taken for quantised.",
+    ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),
-    code("B0403", "a quantised checkpoint", "This build compiles unquantised checkpoints only."),
+    code(
+        "B0403",
+        "a quantised checkpoint that is not read",
+        "Read are compressed-tensors `float-quantized` (e4m3, a scale per row; inputs per token or unquantised) and ModelOpt `NVFP4` and `W4A16_NVFP4`, with cached rows in e4m3 or unquantised. What says something else, or nothing known, is named.",
+    ),
     code(
         "B0404",
         "a case the base spec does not compute",
@@ -400,6 +424,21 @@ pub static CODES: &[Code] = &[
         "B0410",
         "a word that chooses nothing",
         "The base's [import.options] table lets this key choose among the alternatives of one of [options], and has no such alternative.",
+    ),
+    code(
+        "B0411",
+        "a pattern that names nothing",
+        "Lists of a quantisation config hold module names and patterns: `re:` and a regular expression without look-around for compressed-tensors, `*` for ModelOpt. An entry of `targets` names at least one module.",
+    ),
+    code(
+        "B0412",
+        "a weight of which only parts are quantised",
+        "A weight that is spread over many tensors, such as experts, is one value: all its parts are quantised, or none.",
+    ),
+    code(
+        "B0413",
+        "a matrix that the spec keeps plain",
+        "The targets of a quantisation config name a module whose weight the spec pins to a dtype or marks `quant = false`.",
     ),
     code("B0999", "a defect of the compiler", "Please report the spec that leads here."),
 ];

@@ -6,6 +6,7 @@
 use crate::config::{Origins, Places};
 use crate::document::{Node, Table};
 use crate::merge::{self, Input, Merged};
+use crate::quantised::{self, Found};
 use crate::source::read_text;
 use crate::{Diagnostic, Library, Sources, recipe};
 use ir::Span;
@@ -60,12 +61,44 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
     // A checkpoint has no name of its own but that of its directory.
     let folder = config.canonicalize().ok().and_then(|p| Some(p.parent()?.file_name()?.to_string_lossy().into_owned()));
     let name = folder.filter(|name| crate::is_plain(name)).unwrap_or_else(|| base.clone());
+    let quantised = quantised::find(&json, &places, config, sources, out);
     let mut importer = Importer { json, file, places, used: BTreeSet::new(), out, failed: false };
     let (toml, origins) = importer.run(&name, &base, &merged);
-    (!importer.failed).then_some(Imported { toml, base, origins })
+    let mut made = Imported { toml, base, origins };
+    let failed = importer.failed;
+    let stored = match quantised {
+        Found::Refused => return None,
+        Found::Nothing => vec![(Span { file, start: 0, end: 0 }, "format = \"none\"".to_owned())],
+        // Weights and layers are counted in the spec as it is so far.
+        Found::Scheme(scheme) if !failed => match crate::facts_of(Input::text("import", &made.toml), library) {
+            Some(facts) => {
+                let empty = Table::new();
+                quantised::lines(*scheme, &facts, merged.table("import").unwrap_or(&empty), library, out)?
+            }
+            None => Vec::new(),
+        },
+        Found::Scheme(_) => Vec::new(),
+    };
+    made.section("stored", &stored);
+    (!failed).then_some(made)
 }
 
-fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
+impl Imported {
+    /// Appends a table whose lines come from these places.
+    fn section(&mut self, name: &str, lines: &[quantised::Line]) {
+        let place = lines.first().map_or(Span { file: self.origins.file, start: 0, end: 0 }, |(span, _)| *span);
+        self.origins.line(self.toml.len(), place, place);
+        self.toml.push_str(&format!("\n[{name}]\n"));
+        for (span, text) in lines {
+            self.origins.line(self.toml.len(), *span, *span);
+            self.toml.push_str(text);
+            self.toml.push('\n');
+        }
+    }
+}
+
+/// The place of a line and column that a JSON reader counts.
+pub(crate) fn line_column(text: &str, file: u32, line: usize, column: usize) -> Span {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (start + column.saturating_sub(1)).min(text.len()) as u32;
     Span { file, start: at, end: at }
@@ -162,12 +195,8 @@ impl Importer<'_> {
         self.used.extend(["model_type".to_owned(), "architectures".to_owned()]);
         let ignored = table.get("ignore").and_then(|(_, n)| n.array()).into_iter().flatten();
         self.used.extend(ignored.filter_map(|n| n.text()).map(str::to_owned));
-        if self.json.get("quantization_config").is_some_and(|q| !q.is_null()) {
-            let d = Diagnostic::error("B0403", "the checkpoint is quantised, and this build reads unquantised ones")
-                .help("use the BF16 checkpoint");
-            self.error("quantization_config", d, "stored formats are described here".to_owned());
-            self.used.insert("quantization_config".to_owned());
-        }
+        // Read apart, key by key.
+        self.used.insert(quantised::KEY.to_owned());
         let demands: Vec<String> = table
             .get("demand")
             .and_then(|(_, n)| n.array())
@@ -382,6 +411,6 @@ fn collect_leaves(value: &Value, path: &str, out: &mut Vec<String>) {
 }
 
 /// A TOML basic string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

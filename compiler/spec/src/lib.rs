@@ -21,6 +21,7 @@ mod merge;
 mod names;
 mod own_lines;
 mod parser;
+mod quantised;
 mod recipe;
 mod rules;
 mod source;
@@ -33,7 +34,7 @@ pub use library::Library;
 pub use source::Sources;
 
 use indexmap::IndexMap;
-use ir::{DType, Model};
+use ir::{DType, Model, StoredFormat};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -47,6 +48,10 @@ pub struct Choices {
     /// Replaces numbers of `[dims]`, after bases are merged: how validation makes a small model of the same text.
     /// Names that `[dims]` does not have change nothing; lengths of new factors follow from the others.
     pub dims: BTreeMap<String, u64>,
+    /// The format of the checkpoint where the spec does not say what is stored.
+    pub assume: Option<StoredFormat>,
+    /// Whether that also holds where the spec says that nothing is, because weights are converted while they are loaded.
+    pub convert: bool,
     /// Keeps only these layers, ascending, of the schedule that the spec states for all of them.
     pub layers: Option<Vec<usize>>,
 }
@@ -133,7 +138,7 @@ fn from_input(
 ) -> Option<Read> {
     let merged = merge::load(input, library, sources, out)?;
     let program = parser::program(&merged, library, sources, out);
-    let facts = facts::resolve(&merged, ast::arms_by_column(&program), choices, sources, out);
+    let facts = facts::resolve(&merged, ast::arms_by_column(&program), choices, library, sources, out);
     names::check(&merged, &program, out);
     // Types need facts; names do not.
     let read = facts.and_then(|facts| {
@@ -142,6 +147,15 @@ fn from_input(
     });
     own_lines::tell(&merged, sources, out);
     read
+}
+
+/// The facts of a text, if it has no errors; what is wrong with it is told when it is read for good.
+fn facts_of(input: merge::Input, library: &Library) -> Option<ir::Facts> {
+    let (mut sources, mut out) = (Sources::default(), Vec::new());
+    let merged = merge::load(input, library, &mut sources, &mut out)?;
+    let program = parser::program(&merged, library, &mut sources, &mut out);
+    let arms = ast::arms_by_column(&program);
+    facts::resolve(&merged, arms, &Choices::default(), library, &sources, &mut out).map(|read| read.facts)
 }
 
 /// A spec without errors.

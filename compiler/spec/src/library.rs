@@ -1,6 +1,7 @@
 //! Specs and block text that travel inside the compiler.
 
 use include_dir::{Dir, include_dir};
+use ir::{StoredFormat, StoredInputs, StoredNames};
 
 static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../model-spec");
 
@@ -9,10 +10,20 @@ static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../model-spec");
 pub struct Library {
     specs: Vec<(String, String)>,
     std: Vec<(String, String)>,
+    stored: String,
+}
+
+/// What quantisers write for a format, where a spec says nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Written {
+    /// What products take in.
+    pub inputs: StoredInputs,
+    /// Ends of tensor names.
+    pub names: StoredNames,
 }
 
 impl Library {
-    /// What this build of the compiler carries: `model-spec/*.toml` and `model-spec/std/*.blocks`.
+    /// What this build of the compiler carries: `model-spec/*.toml`, `model-spec/std/*.blocks` and `std/stored.toml`.
     pub fn embedded() -> Self {
         let texts = |dir: &Dir<'_>, extension: &str| {
             let mut found: Vec<(String, String)> = dir
@@ -29,6 +40,7 @@ impl Library {
         Library {
             specs: texts(&EMBEDDED, "toml"),
             std: EMBEDDED.get_dir("std").map(|d| texts(d, "blocks")).unwrap_or_default(),
+            stored: EMBEDDED.get_file("std/stored.toml").and_then(|f| f.contents_utf8()).unwrap_or_default().to_owned(),
         }
     }
 
@@ -45,5 +57,39 @@ impl Library {
     /// Std block texts: file stem and text.
     pub fn std(&self) -> impl Iterator<Item = (&str, &str)> {
         self.std.iter().map(|(n, t)| (n.as_str(), t.as_str()))
+    }
+
+    /// What quantisers write for a format.
+    pub(crate) fn written(&self, format: StoredFormat) -> Option<Written> {
+        let all: toml::Table = toml::from_str(&self.stored).ok()?;
+        let table = all.get(format.word())?.as_table()?;
+        let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+        let names =
+            StoredNames { codes: text("codes")?, scale: text("scale")?, global: text("global"), input: text("input") };
+        Some(Written { inputs: inputs(&text("inputs")?)?, names })
+    }
+}
+
+/// The inputs that a word of a spec means.
+pub(crate) fn inputs(word: &str) -> Option<StoredInputs> {
+    match word {
+        "plain" => Some(StoredInputs::Plain),
+        "token" => Some(StoredInputs::Token),
+        "block" => Some(StoredInputs::Block),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_has_what_quantisers_write() {
+        for format in StoredFormat::ALL {
+            let written = Library::embedded().written(format).unwrap_or_else(|| panic!("{}", format.word()));
+            assert_eq!(written.names.input.is_some(), written.inputs == StoredInputs::Block);
+            assert_eq!(written.names.global.is_some(), format == StoredFormat::Nvfp4);
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const MAX_CHAIN: usize = 8;
 
 /// Every table a spec may have, and the tables inside that merge by key as well.
-const TABLES: [(&str, &[&str]); 16] = [
+const TABLES: [(&str, &[&str]); 17] = [
     ("model", &[]),
     ("dims", &[]),
     ("axes", &[]),
@@ -26,6 +26,7 @@ const TABLES: [(&str, &[&str]); 16] = [
     ("shard", &[]),
     ("weights", &[]),
     ("layer", &["weights"]),
+    ("stored", &[]),
     ("import", &["dims", "values", "options", "schedule", "runtime"]),
     ("require", &[]),
     ("runtime", &[]),

@@ -4,12 +4,13 @@ mod dims;
 mod kv;
 mod require;
 mod schedule;
+mod stored;
 mod values;
 mod weights;
 
 use crate::document::{Kind, Node, Table};
 use crate::merge::Merged;
-use crate::{Choices, Diagnostic, Sources};
+use crate::{Choices, Diagnostic, Library, Sources};
 use indexmap::IndexMap;
 use ir::{Facts, Span};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -67,6 +68,7 @@ pub(crate) fn resolve(
     merged: &Merged,
     text_arms: HashMap<String, BTreeSet<String>>,
     choices: &Choices,
+    library: &Library,
     sources: &Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Resolved> {
@@ -90,9 +92,11 @@ pub(crate) fn resolve(
     reader.arms = values.iter().map(|(name, (_, value))| (name.clone(), value.arm())).collect();
     let (options, option_spans) = reader.options(choices);
     let mut schedule = reader.schedule(&dims);
+    let whole = schedule.clone();
     reader.keep_layers(choices, &mut dims, &mut schedule);
     let kv = reader.kv(&dims, &schedule, &values);
     let weights = reader.weights(&dims, act, &schedule);
+    let stored = reader.stored(&weights, &whole, choices, library);
     let shard = reader.shard(&dims);
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
@@ -108,8 +112,7 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts =
-        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored: None, runtime, files };
+    let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, runtime, files };
     Some(Resolved {
         facts,
         values,
