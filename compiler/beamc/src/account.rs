@@ -276,7 +276,7 @@ fn word(op: &Op) -> String {
         Op::Slice { axis, start, len, .. } => format!("slice {axis} {start}+{len}"),
         Op::Linear { contract, order } => format!("linear over {}, order {order}", contract.join(" ")),
         Op::Dot { axis, order } => format!("dot over {axis}, order {order}"),
-        Op::Store { kv } => format!("store {}", cache(kv)),
+        Op::Store { kv, .. } => format!("store {}", cache(kv)),
         Op::Attend { kv, mask, order, .. } => {
             let mask = if *mask == ir::Mask::Causal { "causal" } else { "all" };
             format!("attend {} {mask}, order {order}", cache(kv))

@@ -192,7 +192,7 @@ impl Maker<'_> {
     fn cached(&self, anatomy: &Anatomy, wanted: impl Fn(ValueId) -> bool) -> Result<Vec<(ValueId, Sink)>, String> {
         let mut sinks = Vec::new();
         for store in &anatomy.stores {
-            let Op::Store { kv } = &self.graph().node(*store).op else { continue };
+            let Op::Store { kv, .. } = &self.graph().node(*store).op else { continue };
             let kind = self.kind(kv)?;
             let operands = self.graph().operands(*store);
             let [key, value, at] = operands.as_slice() else { return Err(format!("{store} lacks an operand")) };

@@ -30,6 +30,7 @@ mod module;
 mod op;
 mod plan;
 mod sharding;
+mod speculation;
 mod stored;
 mod text;
 mod types;
@@ -39,7 +40,7 @@ pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
 pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
-pub use facts::{DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
+pub use facts::{Capture, DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
 pub use mesh::{Mesh, MeshError};
@@ -48,6 +49,7 @@ pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
 pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
 pub use sharding::{PlacedWeight, Placement, Sharding};
+pub use speculation::{AcceptRule, AcceptWhat, WalkWhat};
 pub use stored::{DiskLayout, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};
 pub use text::{
     ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,

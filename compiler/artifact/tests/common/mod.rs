@@ -19,6 +19,7 @@ pub fn weight(name: &str, scope: Scope, axes: &[&[(&str, u64)]], when: Option<&s
         when: when.map(|kind| When { column: "mlp".to_owned(), kind: kind.to_owned() }),
         only: None,
         absent: None,
+        borrowed: false,
         disk,
         quant: false,
         span: None,
@@ -68,6 +69,7 @@ pub fn facts() -> Facts {
         ],
         kv: Vec::new(),
         stored: None,
+        captures: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: vec!["small.toml".to_owned()],
     }

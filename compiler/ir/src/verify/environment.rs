@@ -188,7 +188,7 @@ fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
                     }
                 }
             }
-            Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. }
+            Op::Store { kv: KvRef::Kind(name), .. } | Op::Attend { kv: KvRef::Kind(name), .. }
                 if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) =>
             {
                 lacks.push(format!("keeps no rows of cache `{name}`, which `{}` uses", class.name));

@@ -42,7 +42,7 @@ fn stored_formats(kernels: &KernelModule, kind: &KvKind) -> Vec<DType> {
     let graphs = kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph);
     let mut found = Vec::new();
     for graph in graphs {
-        let stores = |op: &Op| matches!(op, Op::Store { kv: KvRef::Kind(name) } if *name == kind.name);
+        let stores = |op: &Op| matches!(op, Op::Store { kv: KvRef::Kind(name), .. } if *name == kind.name);
         for id in graph.ids().filter(|id| stores(&graph.node(*id).op)) {
             // Key and value; the third operand is the position.
             found.extend(graph.operands(id).into_iter().take(2).filter_map(|v| graph.tensor(v).map(|t| t.dtype)));

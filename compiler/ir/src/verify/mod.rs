@@ -15,6 +15,7 @@ mod plan;
 mod shapes;
 mod sharding;
 mod side_by_side;
+mod speculation;
 
 #[cfg(test)]
 mod tests;

@@ -72,7 +72,7 @@ fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, Pas
 fn stored_as(kernels: &KernelModule, kind: &KvKind, dtype: DType, target: &str) -> Result<(), PassError> {
     for graph in kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph) {
         for id in graph.ids() {
-            if !matches!(&graph.node(id).op, Op::Store { kv: KvRef::Kind(name) } if *name == kind.name) {
+            if !matches!(&graph.node(id).op, Op::Store { kv: KvRef::Kind(name), .. } if *name == kind.name) {
                 continue;
             }
             let stored = graph.operands(id).into_iter().take(2).filter_map(|v| graph.tensor(v).map(|t| t.dtype));

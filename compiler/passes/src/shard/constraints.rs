@@ -122,7 +122,7 @@ impl Walk<'_, '_> {
                     self.through(*operand, id, &[axis]);
                 }
             }
-            Op::Store { kv: KvRef::Kind(kind) } => self.store(&operands, kind),
+            Op::Store { kv: KvRef::Kind(kind), .. } => self.store(&operands, kind),
             Op::Attend { .. } => {
                 self.through(first, id, &[]);
                 for (axis, _) in self.fixed(first).into_iter().skip(1) {

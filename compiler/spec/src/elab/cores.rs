@@ -150,7 +150,7 @@ impl Elab<'_> {
         }
         operands.push(self.row_positions(at, span)?);
         let ids: Vec<_> = operands.iter().map(|t| t.id).collect();
-        let id = self.frame().builder.add(Op::Store { kv: kv.clone() }, &ids, Type::Cache, Some(span));
+        let id = self.frame().builder.add(Op::Store { kv: kv.clone(), scratch: false }, &ids, Type::Cache, Some(span));
         Ok(Val::Cache(id, kv))
     }
 

@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
             };
             let before = self.out.len();
             let mut kind =
-                KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None };
+                KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None, lives_in: None };
             for (key, (key_span, item)) in table {
                 match key.as_str() {
                     "layers" if item.text() == Some("all") => kind.layers = (0..schedule.len()).collect(),

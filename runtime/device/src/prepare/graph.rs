@@ -118,7 +118,10 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
     let node = graph.node(id);
     let ids = graph.operands(id);
     let shapes: Vec<Shape> = ids.iter().filter_map(|o| before[o.0 as usize].shape.clone()).collect();
-    if let Op::Store { kv } = &node.op {
+    if let Op::Store { kv, scratch } = &node.op {
+        if *scratch || ids.len() != 3 {
+            return Err("a store of scratch rows, or of chosen rows, which no kernel does yet".to_owned());
+        }
         let (kind, layout) = kv_kind(kv, plan)?;
         at_positions(graph, ids.get(2))?;
         let [k, v] = two(&shapes)?;
@@ -162,6 +165,9 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
         Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
         Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::Own { .. } => {
             return Err("an operation of a mesh of several ranks".to_owned());
+        }
+        Op::Shift { .. } | Op::Walk { .. } | Op::Probs | Op::Accept { .. } => {
+            return Err("an operation on a block of drafted tokens, which no kernel does yet".to_owned());
         }
         Op::Store { .. } | Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_) => {
             return Err("an operation of another level".to_owned());
