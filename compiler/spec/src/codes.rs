@@ -150,6 +150,16 @@ pub static CODES: &[Code] = &[
         "rows that are no whole blocks",
         "NVFP4 keeps one scale for 16 elements along the axes that a product sums over, so their length is a multiple of 16.",
     ),
+    code(
+        "B0038",
+        "a target that does not fit",
+        "A drafter's spec names the spec of its target, in [model]. It is a file beside the spec or built in, has no errors, and has the lengths, cache kinds and weights that the drafter takes from it; where both name an axis of a borrowed weight, its lengths agree.",
+    ),
+    code(
+        "B0039",
+        "rows that cannot be captured",
+        "[capture] names rows of the target: a value that the layers of one of its entries hand on, and layers that the target has, ascending.",
+    ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
     code(
@@ -371,6 +381,11 @@ pub static CODES: &[Code] = &[
     code("B0295", "iota along something else", "iota counts along a dimension of moderate length."),
     code("B0296", "a layer number too complicated", "Numbers that depend on the layer use + - * / ** and sqrt."),
     code(
+        "B0297",
+        "operands of a block's operation do not fit",
+        "`shift`, `walk`, `probs` and `accept` want the axes and formats that docs/ops.md states. An expression rounds to the block's dtype where it becomes an operand: give it a name of type f32.",
+    ),
+    code(
         "B0301",
         "warning: an unused weight",
         "The checkpoint's tensor would be loaded for nothing. Remove the weight, or set it to \"none\" in a spec that extends its base.",
@@ -394,6 +409,11 @@ pub static CODES: &[Code] = &[
         "B0305",
         "warning: an exclusion that names nothing",
         "The list of what a quantised checkpoint leaves unquantised has an entry that is no module of the model. Usually a part that the model does not have; else a misspelt name, and the module it means is taken for quantised.",
+    ),
+    code(
+        "B0306",
+        "warning: a value that a checkpoint must give",
+        "A value of the spec is \"required\": no default would be right. The spec is read with 0 in its place, and is compiled only when a spec that extends it, or a checkpoint's config, gives the number.",
     ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),

@@ -20,7 +20,7 @@ mod speculation;
 #[cfg(test)]
 mod tests;
 
-use crate::{KernelModule, Model, Module, Plan};
+use crate::{Facts, Graph, KernelModule, Model, Module, Plan, ValueId};
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +138,11 @@ pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
 /// * cache layouts keep layers, tokens, heads and values of one page apart.
 pub fn verify_plan(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     plan::verify(plan, kernels)
+}
+
+/// Checks one operation of a graph of the model level against its type rule; the error says what does not fit.
+pub fn check_operation(graph: &Graph, id: ValueId, facts: &Facts) -> Result<(), String> {
+    operation::operation(graph, id, facts, operation::Level::Model)
 }
 
 /// Collects broken rules.

@@ -69,6 +69,7 @@ fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
         absent: Some(1.0),
         disk: names.iter().map(form).collect(),
         quant: false,
+        borrowed: false,
         span: None,
     })
 }

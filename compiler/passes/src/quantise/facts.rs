@@ -51,6 +51,7 @@ fn part(facts: &Facts, weight: &Weight, matrix: &Matrix, part: Part, dtype: DTyp
         only: only(facts, weight, &matrix.layers),
         disk: Vec::new(),
         quant: false,
+        borrowed: false,
         ..weight.clone()
     }
 }
@@ -132,6 +133,7 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
         absent: Some(1.0),
         disk,
         quant: false,
+        borrowed: false,
         span: base.and_then(|w| w.span),
     }
 }

@@ -37,12 +37,8 @@ impl<'a> Reader<'a> {
                         *(if key == "k" { &mut kind.k } else { &mut kind.v }) = axes.concat();
                     }
                     "window" => kind.window = self.window(item, values),
-                    "lives_in" => self.error(
-                        Diagnostic::error("B0090", "a cache kind inside another one's pages is not supported yet")
-                            .at(*key_span, "not supported")
-                            .help("leave `lives_in` away: the kind gets pages of its own"),
-                    ),
-                    _ => self.unknown_key("kv", key, *key_span, &["layers", "k", "v", "window"]),
+                    "lives_in" => kind.lives_in = self.home(item),
+                    _ => self.unknown_key("kv", key, *key_span, &["layers", "k", "v", "window", "lives_in"]),
                 }
             }
             // What is wrong with a part was told; the whole is asked for only if its parts are right.
