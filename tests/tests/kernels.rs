@@ -116,7 +116,13 @@ fn small(mesh: &str) -> KernelModule {
     let path = root().join("model-spec/beam.toml");
     let mut read = |small: &Small| -> Result<Model, String> {
         let options = target.options_on(&mesh).into_iter().collect();
-        let choices = Choices { act: target.act, options, dims: small.dims.clone(), layers: small.layers.clone(), ..Choices::default() };
+        let choices = Choices {
+            act: target.act,
+            options,
+            dims: small.dims.clone(),
+            layers: small.layers.clone(),
+            ..Choices::default()
+        };
         check_path(&path, &Library::embedded(), &choices).model.ok_or_else(|| "no model".to_owned())
     };
     let full = read(&Small::default()).expect("a model");

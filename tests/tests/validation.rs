@@ -37,8 +37,13 @@ fn small_model_on(
     let mut read = |small: &Small| -> Result<Model, String> {
         let mut options: BTreeMap<String, Vec<String>> = target.options_on(mesh).into_iter().collect();
         options.extend(combine.map(|c| ("combine".to_owned(), vec![c.to_owned()])));
-        let choices =
-            Choices { act: act.or(target.act), options, dims: small.dims.clone(), layers: small.layers.clone(), ..Choices::default() };
+        let choices = Choices {
+            act: act.or(target.act),
+            options,
+            dims: small.dims.clone(),
+            layers: small.layers.clone(),
+            ..Choices::default()
+        };
         let checked = check_path(&path, &Library::embedded(), &choices);
         let shown = spec::render(&checked.diagnostics, &checked.sources, false);
         checked.model.ok_or(shown)

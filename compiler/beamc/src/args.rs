@@ -100,7 +100,7 @@ pub struct CompileArgs {
     /// Artifact directory to write.
     #[arg(short, long)]
     pub output: PathBuf,
-    /// A drafter's spec, compiled into the same artifact (not in this build).
+    /// A drafter's spec: it is read against this one; the artifact of both is not in this build.
     #[arg(long)]
     pub draft: Option<PathBuf>,
     /// Forbid every relaxation.

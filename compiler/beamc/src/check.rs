@@ -20,7 +20,8 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let lowered = passes::lower(&model).map_err(|e| input::pass_failure(&e, &checked))?;
     let parameters = model.facts.parameters();
     let mut classes: IndexMap<String, usize> = IndexMap::new();
-    for entry in &lowered.module.entries {
+    // Every entry that runs the layers has the same classes.
+    if let Some(entry) = lowered.module.entries.iter().find(|e| !e.instances.is_empty()) {
         for instance in &entry.instances {
             *classes.entry(entry.classes[instance.class].name.clone()).or_default() += 1;
         }

@@ -3,7 +3,7 @@
 use crate::args::CompileArgs;
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
-use crate::{input, kernels, missing, verify};
+use crate::{drafter, input, kernels, missing, verify};
 use artifact::{Artifact, Manifest, Provenance};
 use passes::{Stage, Stages};
 use serde_json::Value;
@@ -12,14 +12,22 @@ use targets::Target;
 
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
-    for (given, what) in
-        [(args.draft.is_some(), "--draft"), (args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")]
-    {
+    for (given, what) in [(args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")] {
         if given {
             return Err(Failure::not_in_this_build(what));
         }
     }
     let mut job = input::job(&args.spec, args.exact)?;
+    if drafter::is_drafter(&job.model) {
+        return Err(Failure::not_in_this_build("an artifact of a drafter alone"));
+    }
+    if let Some(draft) = &args.draft {
+        let model = drafter::read(draft, &job)?;
+        passes::lower(&model).map_err(|e| input::pass_failure(&e, &job.checked))?;
+        return Err(Failure::not_in_this_build(
+            "an artifact of a model with its drafter (they fit each other; `--draft`)",
+        ));
+    }
     if args.check {
         verify::check(&args.spec, &job)?;
     }

@@ -4,7 +4,9 @@ use crate::context::{Context, Site};
 use crate::env::Env;
 use crate::error::{Fault, InterpError, inconsistent};
 use crate::ops::attention::Attention;
-use crate::ops::{attention, cut_join, elementwise, gather, leaf, product, reduce, round, selection, shift, speculation};
+use crate::ops::{
+    attention, cut_join, elementwise, gather, leaf, product, reduce, round, selection, shift, speculation,
+};
 use crate::run::Blocks;
 use crate::tensor::Tensor;
 use ir::{Facts, Graph, Op, TensorType, Type, ValueId};
@@ -179,7 +181,12 @@ impl<'n> Node<'n> {
                 let (rows, live) = match &operands[..] {
                     [k, v, at] => ([&**k, &**v, &**at], None),
                     [k, v, at, live] => ([&**k, &**v, &**at], Some(&**live)),
-                    _ => return Err(inconsistent(format!("{} takes keys, values, positions and truth values", self.id))),
+                    _ => {
+                        return Err(inconsistent(format!(
+                            "{} takes keys, values, positions and truth values",
+                            self.id
+                        )));
+                    }
                 };
                 attention::store(kv, self.facts, ctx, rows, live)?;
                 return Ok(Value::Cache);

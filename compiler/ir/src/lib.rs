@@ -55,4 +55,6 @@ pub use text::{
     ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,
 };
 pub use types::{Axis, Extent, TensorType, Type};
-pub use verify::{CODES, VerifyError, check_operation, explain, verify_kernels, verify_model, verify_module, verify_plan};
+pub use verify::{
+    CODES, VerifyError, check_operation, explain, verify_kernels, verify_model, verify_module, verify_plan,
+};

@@ -533,6 +533,11 @@ impl Op {
         }
     }
 
+    /// Whether the operation runs along a block of drafted tokens; no generated kernel does so yet.
+    pub fn is_of_block(&self) -> bool {
+        matches!(self, Op::Shift { .. } | Op::Walk { .. } | Op::Probs | Op::Accept { .. })
+    }
+
     /// Whether the operation may stand only at the model level.
     pub fn is_structural(&self) -> bool {
         matches!(self, Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_))

@@ -10,7 +10,10 @@ use ir::{AcceptRule, AcceptWhat, DType, Order, TensorType, WalkWhat};
 const LEAST_TEMPERATURE: f32 = 1e-5;
 
 /// Lengths of the last `N` axes, and the axes before them.
-fn last<'t, const N: usize>(rule: &'static str, x: &'t Tensor) -> Result<(&'t [(String, usize)], [usize; N]), InterpError> {
+fn last<'t, const N: usize>(
+    rule: &'static str,
+    x: &'t Tensor,
+) -> Result<(&'t [(String, usize)], [usize; N]), InterpError> {
     let at = x.axes().len().checked_sub(N);
     let at = at.ok_or_else(|| broken(rule, format!("{x} has fewer than {N} axes")))?;
     let (rows, inner) = x.axes().split_at(at);

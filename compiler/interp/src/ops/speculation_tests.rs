@@ -35,7 +35,8 @@ fn lattice() -> [Tensor; 2] {
 
 fn path(temperature: f32, coins: [f32; 3]) -> (Vec<i32>, Vec<f32>) {
     let [score, ids] = lattice();
-    let (temp, coin) = (floats_of(&[("S", 1)], vec![temperature]), floats_of(&[("S", 1), ("slots", 3)], coins.to_vec()));
+    let (temp, coin) =
+        (floats_of(&[("S", 1)], vec![temperature]), floats_of(&[("S", 1), ("slots", 3)], coins.to_vec()));
     let run = |what, ty: TensorType| walk(what, [&score, &ids, &temp, &coin], &ty).expect("a walk");
     let tokens = run(WalkWhat::Tokens, ty(DType::I32, true, &[("slots", 3)]));
     let probs = run(WalkWhat::Probs, ty(DType::F32, true, &[("slots", 3), ("cand", 3)]));
@@ -64,17 +65,24 @@ fn a_drawn_walk_inverts_the_running_mass() {
 }
 
 /// One row: tokens, target lines, per slot a dense drafted distribution, coins, last coin.
-fn judged(rule: AcceptRule, tokens: &[i32], p: &[Vec<f32>], q: &[Vec<f32>], coins: &[f32], coin: f32) -> (i32, i32, Vec<f32>) {
+fn judged(
+    rule: AcceptRule,
+    tokens: &[i32],
+    p: &[Vec<f32>],
+    q: &[Vec<f32>],
+    coins: &[f32],
+    coin: f32,
+) -> (i32, i32, Vec<f32>) {
     let (slots, vocab) = (tokens.len(), p[0].len());
     let tokens = ints_of(&[("S", 1), ("slots", slots)], tokens.to_vec());
     let p = floats_of(&[("S", 1), ("block", slots + 1), ("vocab", vocab)], p.concat());
     let all = (0..slots).flat_map(|_| 0..vocab as i32).collect();
     let ids = ints_of(&[("S", 1), ("slots", slots), ("cand", vocab)], all);
     let q = floats_of(&[("S", 1), ("slots", slots), ("cand", vocab)], q.concat());
-    let (coins, at_end) = (floats_of(&[("S", 1), ("slots", slots)], coins.to_vec()), floats_of(&[("S", 1)], vec![coin]));
-    let run = |what, ty: TensorType| {
-        accept(rule, what, &[&tokens, &p, &ids, &q, &coins, &at_end], &ty).expect("a verdict")
-    };
+    let (coins, at_end) =
+        (floats_of(&[("S", 1), ("slots", slots)], coins.to_vec()), floats_of(&[("S", 1)], vec![coin]));
+    let run =
+        |what, ty: TensorType| accept(rule, what, &[&tokens, &p, &ids, &q, &coins, &at_end], &ty).expect("a verdict");
     let row = ty(DType::I32, true, &[]);
     let number = |t: Tensor| t.ints().expect("a number")[0];
     let count = number(run(AcceptWhat::Count, row.clone()));
@@ -131,7 +139,8 @@ fn a_greedy_rule_takes_the_targets_best() {
         let tokens = ints_of(&[("S", 1), ("slots", 3)], vec![11, 21, 32]);
         let z: Vec<f32> = best.iter().flat_map(|t| one_hot(50, *t)).collect();
         let z = floats_of(&[("S", 1), ("block", 4), ("vocab", 50)], z);
-        let run = |what| accept(AcceptRule::Greedy, what, &[&tokens, &z], &ty(DType::I32, true, &[])).expect("a verdict");
+        let run =
+            |what| accept(AcceptRule::Greedy, what, &[&tokens, &z], &ty(DType::I32, true, &[])).expect("a verdict");
         [AcceptWhat::Count, AcceptWhat::Bonus].map(|what| run(what).ints().expect("a number")[0])
     };
     assert_eq!(verdict([11, 21, 40, 7]), [2, 40]);

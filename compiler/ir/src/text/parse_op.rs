@@ -3,8 +3,8 @@
 use super::lex::{ParseError, Token};
 use super::parse::{MAX_DEPTH, Parser};
 use crate::{
-    AcceptRule, AcceptWhat, Binary, ConstBinary, ConstExpr, ConstUnary, KvRef, Mask, Op, Order, ReduceOp, TopWhat, Unary,
-    WalkWhat, WeightRef,
+    AcceptRule, AcceptWhat, Binary, ConstBinary, ConstExpr, ConstUnary, KvRef, Mask, Op, Order, ReduceOp, TopWhat,
+    Unary, WalkWhat, WeightRef,
 };
 
 impl Parser<'_> {

@@ -246,29 +246,36 @@ fn facts() -> impl Strategy<Value = Facts> {
     let kv = (name(), vec(0usize..9, 0..4), vec(fixed_axis(), 0..3), vec(fixed_axis(), 0..3), option::of(any::<u64>()))
         .prop_map(|(name, layers, k, v, window)| KvKind { name, layers, k, v, window, lives_in: None });
     let kv = (kv, option::of(name())).prop_map(|(kind, lives_in)| KvKind { lives_in, ..kind });
-    let capture = (name(), name(), name(), vec(0usize..9, 0..4))
-        .prop_map(|(name, entry, value, layers)| Capture { name, entry, value, layers });
+    let capture = (name(), name(), name(), vec(0usize..9, 0..4)).prop_map(|(name, entry, value, layers)| Capture {
+        name,
+        entry,
+        value,
+        layers,
+    });
     let runtime =
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
     let first = (name(), dtype(), dims, products, shard, options, schedule);
-    (first, vec(weight(), 0..3), vec(kv, 0..3), option::of(stored()), vec(capture, 0..3), runtime, vec(name(), 0..2)).prop_map(
-        |((name, act, dims, products, shard, options, schedule), weights, kv, stored, captures, runtime, files)| Facts {
-            name,
-            act,
-            dims,
-            products,
-            shard,
-            options,
-            schedule,
-            weights,
-            kv,
-            stored,
-            captures,
-            runtime,
-            files,
-        },
-    )
+    (first, vec(weight(), 0..3), vec(kv, 0..3), option::of(stored()), vec(capture, 0..3), runtime, vec(name(), 0..2))
+        .prop_map(
+            |((name, act, dims, products, shard, options, schedule), weights, kv, stored, captures, runtime, files)| {
+                Facts {
+                    name,
+                    act,
+                    dims,
+                    products,
+                    shard,
+                    options,
+                    schedule,
+                    weights,
+                    kv,
+                    stored,
+                    captures,
+                    runtime,
+                    files,
+                }
+            },
+        )
 }
 
 fn entry() -> impl Strategy<Value = Entry> {

@@ -91,7 +91,8 @@ pub(super) fn accept(
     let target = operands.tensor(1)?;
     let (target_rows, inner) = rows_and(target, 2)?;
     let [block, vocab] = inner else { return Err("judges by no distribution".to_owned()) };
-    let longer = |a: Extent, b: Extent| matches!((a, b), (Extent::Fixed(a), Extent::Fixed(b)) if b.checked_add(1) == Some(a));
+    let longer =
+        |a: Extent, b: Extent| matches!((a, b), (Extent::Fixed(a), Extent::Fixed(b)) if b.checked_add(1) == Some(a));
     if target_rows != rows || !target.dtype.is_float() || !slots.iter().all(|s| longer(block.extent, s.extent)) {
         return Err(format!("judges {} by {target}", operands.tensor(0)?));
     }

@@ -184,15 +184,7 @@ impl Elab<'_> {
                 let minus = Tensor { value, ..self.unary(Unary::Neg, Val::Tensor(b), span)? };
                 self.concat(minus, a, span)?
             }
-            "concat" => {
-                let vals = [self.expr(&args[0], None)?, self.expr(&args[1], None)?];
-                if let Some(joined) = self.joined(&vals, span)? {
-                    return Ok(Val::Tensor(joined));
-                }
-                let [a, b] = vals;
-                let (a, b) = (self.tensor(a, args[0].span)?, self.tensor(b, args[1].span)?);
-                self.concat(a, b, span)?
-            }
+            "concat" => self.concat_call(&args[0], &args[1], span)?,
             "iota" => {
                 let vector = self.iota(&args[0])?;
                 return Ok(Val::Vector(vector));
@@ -410,6 +402,17 @@ impl Elab<'_> {
             Ok::<_, Stop>(Tensor { value: t.value, origin: t.origin, ..out })
         };
         Ok((part(0)?, part(len)?))
+    }
+
+    /// Two parts of a declared axis, or two halves.
+    fn concat_call(&mut self, a: &Expr, b: &Expr, span: Span) -> Res<Tensor> {
+        let vals = [self.expr(a, None)?, self.expr(b, None)?];
+        if let Some(joined) = self.joined(&vals, span)? {
+            return Ok(joined);
+        }
+        let [front, back] = vals;
+        let (front, back) = (self.tensor(front, a.span)?, self.tensor(back, b.span)?);
+        self.concat(front, back, span)
     }
 
     /// Joins two halves into the product axis that has them.

@@ -57,7 +57,9 @@ impl Elab<'_> {
         let returned = match self.frame().returned.take() {
             Some(values) => values,
             // An entry may be there for what it stores.
-            None if function.kind == FunctionKind::Entry && function.results.is_none() && self.has_effect() => Vec::new(),
+            None if function.kind == FunctionKind::Entry && function.results.is_none() && self.has_effect() => {
+                Vec::new()
+            }
             None => {
                 return refuse(
                     Diagnostic::error("B0222", format!("`{}` does not return", function.name.text))

@@ -103,9 +103,12 @@ impl Elab<'_> {
         let Some(length) = self.resolved.facts.dims.get(&axis.text).copied().filter(|n| (1..=MOST_TERMS).contains(n))
         else {
             return refuse(
-                Diagnostic::error("B0254", format!("a sum is written out along a dimension of 1 to {MOST_TERMS} entries"))
-                    .at(axis.span, "not such a dimension")
-                    .help("write sum(x, over = axis) for a longer one"),
+                Diagnostic::error(
+                    "B0254",
+                    format!("a sum is written out along a dimension of 1 to {MOST_TERMS} entries"),
+                )
+                .at(axis.span, "not such a dimension")
+                .help("write sum(x, over = axis) for a longer one"),
             );
         };
         let mut total: Option<Tensor> = None;

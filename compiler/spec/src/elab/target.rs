@@ -48,7 +48,10 @@ impl Elab<'_> {
                 return refuse(
                     Diagnostic::error(
                         "B0038",
-                        format!("the target's `{}` has {there} entries along `{}`, this spec says {here}", weight.name, axis.name),
+                        format!(
+                            "the target's `{}` has {there} entries along `{}`, this spec says {here}",
+                            weight.name, axis.name
+                        ),
                     )
                     .at(field.span, "borrowed here")
                     .note(self.resolved.dim_spans.get(&axis.name).copied(), format!("{here} here"))
@@ -73,7 +76,9 @@ impl Elab<'_> {
             self.warn(
                 Diagnostic::warning("B0306", format!("nothing gives the value `{name}` yet"))
                     .at(span, "required")
-                    .help(format!("write {name} = N in a spec that extends this one, or import the checkpoint's config")),
+                    .help(format!(
+                        "write {name} = N in a spec that extends this one, or import the checkpoint's config"
+                    )),
             );
         }
     }

@@ -21,8 +21,14 @@ impl<'a> Reader<'a> {
                 continue;
             };
             let before = self.out.len();
-            let mut kind =
-                KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None, lives_in: None };
+            let mut kind = KvKind {
+                name: name.clone(),
+                layers: Vec::new(),
+                k: Vec::new(),
+                v: Vec::new(),
+                window: None,
+                lives_in: None,
+            };
             for (key, (key_span, item)) in table {
                 match key.as_str() {
                     "layers" if item.text() == Some("all") => kind.layers = (0..schedule.len()).collect(),

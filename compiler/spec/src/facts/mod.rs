@@ -124,7 +124,8 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, runtime, files };
+    let facts =
+        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, runtime, files };
     Some(Resolved {
         facts,
         values,

@@ -31,7 +31,8 @@ impl Reader<'_> {
                 }
             },
             ("target", None) => {
-                let d = Diagnostic::error("B0038", format!("`{text}` is a length of the target, and [model] names none"));
+                let d =
+                    Diagnostic::error("B0038", format!("`{text}` is a length of the target, and [model] names none"));
                 self.error(d.at(node.span, "taken from the target").help("write target = \"spec.toml\" in [model]"));
                 None
             }

@@ -64,7 +64,13 @@ pub fn index(dir: &Path, weight_map: serde_json::Value) {
 }
 
 pub fn form(tensor: &str, shape: &[u64]) -> RecipeForm {
-    RecipeForm { tensor: tensor.to_owned(), spread: Vec::new(), shape: shape.to_vec(), slice: None, layout: Default::default() }
+    RecipeForm {
+        tensor: tensor.to_owned(),
+        spread: Vec::new(),
+        shape: shape.to_vec(),
+        slice: None,
+        layout: Default::default(),
+    }
 }
 
 /// A bf16 weight of the model.
