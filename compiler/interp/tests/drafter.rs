@@ -269,12 +269,56 @@ fn blocks_of_eight_agree_in_bf16() {
     two_cycles_in_bf16(8);
 }
 
-/// The sizes that a drafter takes from its target are asked for by name.
+/// What is told of the fixture's config with one text replaced by another: codes and messages.
+fn told(from: &str, to: &str, choices: &spec::Choices) -> Vec<(&'static str, String)> {
+    let text = std::fs::read_to_string(tiny::folder().join("config.json")).expect("a config");
+    assert!(text.contains(from), "the config has no {from}");
+    let folder = std::env::temp_dir().join(format!("drafter-{}-{}", std::process::id(), numerics::hash_name(to)));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("config.json"), text.replace(from, to)).expect("a file");
+    let read = spec::check_path(&folder, &spec::Library::embedded(), choices);
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    assert!(read.model.is_none(), "{to} is taken");
+    read.diagnostics.into_iter().map(|d| (d.code, d.message)).collect()
+}
+
+/// What does not fit the target, and what a drafter's config lacks, is told by name.
 #[test]
-fn a_drafter_of_another_vocabulary_is_refused_by_name() {
-    let read = spec::check_path(&tiny::folder(), &spec::Library::embedded(), &spec::Choices::default());
-    assert!(read.model.is_none());
-    let told: Vec<(&str, &str)> = read.diagnostics.iter().map(|d| (d.code, d.message.as_str())).collect();
-    assert!(told.iter().any(|(code, text)| *code == "B0038" && text.contains("vocab")), "{told:?}");
+fn configs_that_do_not_fit_are_refused_by_name() {
+    let fitting = spec::Choices { target: Some(Box::new(tiny::target())), ..spec::Choices::default() };
+    let cases = [
+        ("\"vocab_size\": 320", "\"vocab_size\": 318", "B0038", "`vocab`"),
+        ("\"hidden_size\": 96", "\"hidden_size\": 112", "B0038", "`hidden`"),
+        ("\"mask_token_id\": 317", "\"mask_token_id\": 320", "B0032", "mask_id"),
+        ("\"mask_token_id\": 317,", "", "B0406", "mask_token_id"),
+        ("\"selector_rank\": 12,", "", "B0406", "selector_rank"),
+        ("\"selector_top_k\": 4,", "", "B0406", "selector_top_k"),
+        ("      6\n", "      8\n", "B0039", "layer 8"),
+        ("\"conv_group_size\": 16", "\"conv_group_size\": 17", "B0017", "hidden"),
+        ("\"is_causal\": false", "\"is_causal\": true", "B0404", "is_causal"),
+        ("\"block_size\": 8", "\"block_size\": 8, \"pairs\": 2", "B0409", "pairs"),
+    ];
+    for (from, to, code, word) in cases {
+        let told = told(from, to, &fitting);
+        assert!(told.iter().any(|(c, text)| *c == code && text.contains(word)), "{to}: {told:?}");
+    }
+    // The built-in spec names another target, which has another vocabulary and width.
+    let told = told("\"vocab_size\": 320", "\"vocab_size\":  320", &spec::Choices::default());
     assert!(told.iter().all(|(code, _)| *code == "B0038" || *code == "B0039"), "{told:?}");
+}
+
+/// The drafter of the large model and that of the small one have the parameters that their checkpoints have.
+#[test]
+fn built_in_drafters_count_their_own_weights() {
+    let library = spec::Library::embedded();
+    let count = |name: &str| {
+        let text = library.spec(name).expect("a built-in spec");
+        let read = spec::check_text(name, text, &library, &spec::Choices::default());
+        let model = read.model.unwrap_or_else(|| panic!("{:?}", read.diagnostics));
+        ir::verify_model(&model).expect("a model that obeys its rules");
+        let codes: Vec<&str> = read.diagnostics.iter().map(|d| d.code).collect();
+        (model.facts.parameters(), codes)
+    };
+    assert_eq!(count("beam-dflash2"), (1_927_484_672, vec!["B0306"]));
+    assert_eq!(count("beam-nano-dflash2"), (1_124_608, Vec::new()));
 }
