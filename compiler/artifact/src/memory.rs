@@ -51,6 +51,9 @@ pub struct Piece {
     pub rows: u64,
     /// Elements of a row.
     pub row_elements: u64,
+    /// Whether each part is one number for each pick, which stands for all rows of the part and is kept once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
     /// How rows alternate, where they do not simply follow each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interleave: Option<Interleave>,
@@ -112,8 +115,11 @@ pub struct Split {
 }
 
 impl Piece {
-    /// Number of elements, unless 64 bits cannot count them.
+    /// Number of elements that are kept, unless 64 bits cannot count them.
     pub fn elements(&self) -> Option<u64> {
+        if self.once {
+            return self.lead.checked_mul(self.parts.len() as u64);
+        }
         self.lead.checked_mul(self.rows)?.checked_mul(self.row_elements)
     }
 
@@ -145,10 +151,16 @@ impl Piece {
 
     /// Where on a rank an element of the piece comes from: the part and the element of the *whole* weight, row-major. Of a piece that was checked.
     pub fn source(&self, mesh: &Mesh, rank: u64, element: u64) -> Option<(usize, u64)> {
-        let (pick, rest) = (element / (self.rows * self.row_elements), element % (self.rows * self.row_elements));
-        let (index, row) = self.row(rest / self.row_elements)?;
+        let (index, mut local) = if self.once {
+            let parts = self.parts.len() as u64;
+            let index = usize::try_from(element % parts).ok()?;
+            (index, element / parts * self.parts.get(index)?.rows)
+        } else {
+            let (pick, rest) = (element / (self.rows * self.row_elements), element % (self.rows * self.row_elements));
+            let (index, row) = self.row(rest / self.row_elements)?;
+            (index, (pick * self.parts.get(index)?.rows + row) * self.row_elements + rest % self.row_elements)
+        };
         let part = self.parts.get(index)?;
-        let mut local = (pick * part.rows + row) * self.row_elements + rest % self.row_elements;
         let (mut whole, mut stride) = (0, 1);
         for (axis, length) in part.shape.iter().enumerate().rev() {
             let split = part.split.iter().find(|s| s.axis == axis);
@@ -281,6 +293,24 @@ fn single(kernels: &KernelModule, sharding: &Sharding, recipe: &WeightRecipe) ->
     let (lead, tail) = if interleave.is_some() { product_axes(kernels, &reference) } else { (0, 0) };
     let part = part(kernels, sharding, recipe, 1)?;
     let length = |axes: Option<&[u64]>| axes.and_then(product);
+    if let Some(axes) = recipe.numbers().filter(|_| interleave.is_none()) {
+        let numbers = length(part.shape.get(..axes)).zip(length(part.shape.get(axes..)));
+        let (lead, rows) = numbers.ok_or_else(|| format!("{} is too large to count", recipe.title()))?;
+        let (scope, layer, dtype) = (recipe.scope, recipe.layer, recipe.dtype);
+        let parts = vec![Part { rows, ..part }];
+        return Ok(Piece {
+            scope,
+            layer,
+            dtype,
+            offset_bytes: 0,
+            lead,
+            rows,
+            row_elements: 1,
+            once: true,
+            interleave,
+            parts,
+        });
+    }
     let last = part.shape.len().saturating_sub(tail);
     let numbers = (|| {
         let rows = if interleave.is_some() { length(part.shape.get(lead..last))? } else { 1 };
@@ -297,6 +327,7 @@ fn single(kernels: &KernelModule, sharding: &Sharding, recipe: &WeightRecipe) ->
         lead,
         rows,
         row_elements,
+        once: false,
         interleave,
         parts: vec![Part { rows, ..part }],
     })
@@ -336,6 +367,12 @@ fn packed(
     };
     let parts = recipes.iter().map(of).collect::<Result<Vec<Part>, String>>()?;
     let rows = parts.iter().try_fold(0u64, |n, p| n.checked_add(p.rows));
+    // One number for each pick of each part: a pick is what the leading axes of a weight enumerate.
+    let number = |(recipe, part): (&&WeightRecipe, &Part)| {
+        let axes = recipe.numbers()?;
+        product(part.shape.get(..axes)?).filter(|n| *n == pack.lead)
+    };
+    let once = pack.row_elements == 1 && recipes.iter().zip(&parts).all(|pair| number(pair).is_some());
     Ok(Piece {
         scope: first.scope,
         layer: first.layer,
@@ -344,7 +381,8 @@ fn packed(
         lead: pack.lead,
         rows: rows.ok_or_else(|| format!("{} is packed with too many rows to count", first.title()))?,
         row_elements: pack.row_elements,
-        interleave: pack.interleave,
+        once,
+        interleave: pack.interleave.filter(|_| !once),
         parts,
     })
 }
@@ -395,6 +433,9 @@ impl WeightMemory {
                 let recipe =
                     recipe.ok_or_else(|| format!("W.{} in {title} is placed twice or has no recipe", part.weight))?;
                 part.check(recipe, &self.mesh).map_err(|fact| format!("{}: {fact}", recipe.title()))?;
+                if piece.once && recipe.numbers().is_none() {
+                    return Err(format!("{} has a number for each element, its memory for all rows", recipe.title()));
+                }
                 if piece.dtype != recipe.dtype {
                     return Err(format!("{} has dtype {}, its memory {}", recipe.title(), recipe.dtype, piece.dtype));
                 }
@@ -428,6 +469,12 @@ impl Piece {
         // A block that begins in one row and ends in the next would be cut where rows are.
         if self.dtype == DType::Nvfp4 && !self.row_elements.is_multiple_of(DType::BLOCK) {
             return Err(format!("its rows of {} elements are no whole blocks of {}", self.row_elements, DType::BLOCK));
+        }
+        if self.once && (self.row_elements != 1 || self.interleave.is_some()) {
+            return Err(format!(
+                "it keeps numbers once, and its rows have {} elements or alternate",
+                self.row_elements
+            ));
         }
         match self.interleave {
             Some(i) if i.cuts == 0 || i.granule == 0 || !self.rows.is_multiple_of(i.cuts) => {

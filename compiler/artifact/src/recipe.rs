@@ -80,6 +80,9 @@ fn recipe(facts: &ir::Facts, weight: &ir::Weight, layer: Option<usize>) -> Weigh
             layout: match &form.layout {
                 DiskLayout::Nibbles { scales } => DiskLayout::Nibbles { scales: of_layer(scales) },
                 DiskLayout::Same { also } => DiskLayout::Same { also: also.iter().map(|n| of_layer(n)).collect() },
+                DiskLayout::Largest { also } => {
+                    DiskLayout::Largest { also: also.iter().map(|n| of_layer(n)).collect() }
+                }
                 other => other.clone(),
             },
         })
@@ -124,6 +127,21 @@ impl WeightRecipe {
         product(&self.shape)
     }
 
+    /// How many leading axes of the value enumerate its tensors, where each tensor holds one number for all elements behind
+    /// them.
+    pub fn numbers(&self) -> Option<usize> {
+        let once = !self.forms.is_empty() && self.forms.iter().all(|form| form.layout == DiskLayout::Number);
+        self.forms.first().filter(|_| once).map(|form| form.spread.len())
+    }
+
+    /// Number of elements that may differ, unless it exceeds what 64 bits can count.
+    pub fn distinct_elements(&self) -> Option<u64> {
+        match self.numbers() {
+            Some(axes) => product(self.shape.get(..axes)?),
+            None => self.elements(),
+        }
+    }
+
     /// Checks that the recipe means something: a float weight with at least one form, each of which gives
     /// every element of the value. The text names the two facts in conflict.
     pub fn check(&self) -> Result<(), String> {
@@ -140,7 +158,7 @@ impl WeightRecipe {
         if self.absent.is_some_and(|value| !value.is_finite() || self.dtype.is_narrow()) {
             return Err(format!("{title} of {} would be {:?} where a checkpoint lacks it", self.dtype, self.absent));
         }
-        if self.forms.is_empty() {
+        if self.forms.is_empty() && self.absent.is_none() {
             return Err(format!("{title} names no tensor of a checkpoint"));
         }
         for form in &self.forms {
@@ -210,7 +228,7 @@ impl RecipeForm {
     fn check(&self, elements: u64, dtype: DType) -> Result<(), String> {
         let names = match &self.layout {
             DiskLayout::Nibbles { scales } => std::slice::from_ref(scales),
-            DiskLayout::Same { also } => also,
+            DiskLayout::Same { also } | DiskLayout::Largest { also } => also,
             _ => &[],
         };
         for (axis, length) in &self.spread {

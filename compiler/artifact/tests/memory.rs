@@ -201,3 +201,59 @@ fn what_is_placed_wrongly_is_refused() {
     }
     assert!(memory.check(&recipes[1..]).unwrap_err().contains("no recipe"));
 }
+
+/// Weights `a` and `b`, one number a tensor for all rows of a slice, packed.
+fn numbers(mesh: &str, placed: &[(&str, &str)]) -> KernelModule {
+    let mut facts = common::facts();
+    let number = |name: &str, rows: &str, n: u64| {
+        let form = ir::DiskForm { layout: ir::DiskLayout::Number, ..common::form("n.{lead}", &["lead"], &[], None) };
+        let axes: [&[(&str, u64)]; 2] = [&[("lead", 4)], &[(rows, n)]];
+        let weight = common::weight(name, Scope::Model, &axes, None, vec![form]);
+        ir::Weight { dtype: DType::F32, ..weight }
+    };
+    facts.weights = vec![number("a", "rows_a", 6), number("b", "rows_b", 2)];
+    let mut sharding = Sharding { mesh: Mesh::parse(mesh).unwrap(), ..Sharding::default() };
+    for (name, rows) in [("a", "rows_a"), ("b", "rows_b")] {
+        let axis = |axis: &str| if axis == "rows" { rows.to_owned() } else { axis.to_owned() };
+        let axes: Placement = placed.iter().map(|(a, over)| (axis(a), vec![(*over).to_owned()])).collect();
+        sharding.weights.push(PlacedWeight { scope: Scope::Model, name: name.to_owned(), axes });
+    }
+    sharding.weights.retain(|w| !w.axes.is_empty());
+    let mut kernels = module(facts, sharding);
+    let local = kernels.local_facts();
+    let length_of = |w: usize, at: usize| length(local.weights[w].axes[at][0].clone());
+    let joined = length_of(0, 1) + length_of(1, 1);
+    let axes = vec![Axis::fixed("lead", length_of(0, 0)), Axis::fixed("joined", joined)];
+    let parts = ["a", "b"].map(|n| WeightRef::Model(n.to_owned())).to_vec();
+    let mut b = GraphBuilder::new();
+    let pack = Op::Weight(WeightRef::Packed { into: "joined".to_owned(), parts });
+    b.add(pack, &[], Type::Tensor(TensorType::new(DType::F32, axes)), None);
+    kernels.entries[0].graphs[0].graph = b.finish();
+    kernels
+}
+
+#[test]
+fn a_number_that_stands_for_many_rows_is_kept_once() {
+    for (mesh, placed, leads, rank, first) in [
+        ("", &[][..], 4, 0, [(0, 0), (1, 0), (0, 6), (1, 2)]),
+        ("ep=2", &[("lead", "ep")], 2, 1, [(0, 12), (1, 4), (0, 18), (1, 6)]),
+        ("tp=2", &[("rows", "tp")], 4, 1, [(0, 3), (1, 1), (0, 9), (1, 3)]),
+    ] {
+        let kernels = numbers(mesh, placed);
+        let recipes = recipes(&kernels.facts);
+        let memory = weight_memory(&kernels, &recipes).unwrap();
+        memory.check(&recipes).unwrap();
+        let piece = &memory.pieces[0];
+        assert!(piece.once && memory.pieces.len() == 1);
+        assert_eq!((piece.elements(), memory.bytes), (Some(leads * 2), leads * 2 * 4), "{mesh}");
+        let found: Vec<_> = (0..4).filter_map(|i| piece.source(&memory.mesh, rank, i)).collect();
+        assert_eq!(found, first, "{mesh}");
+        assert_eq!(recipes[0].distinct_elements(), Some(4));
+        assert_eq!((kernels.facts.weights[0].distinct_elements(), kernels.facts.weights[0].elements()), (4, 24));
+    }
+    let kernels = numbers("", &[]);
+    let mut recipes = recipes(&kernels.facts);
+    let memory = weight_memory(&kernels, &recipes).unwrap();
+    recipes[1].forms[0].layout = ir::DiskLayout::Plain;
+    assert!(memory.check(&recipes).unwrap_err().contains("W.b has a number for each element"));
+}

@@ -76,6 +76,9 @@ pub struct SpecArgs {
     /// Relaxation to allow besides those of the target, such as wire-bf16.
     #[arg(long, value_name = "NAME")]
     pub relax: Vec<String>,
+    /// Weight whose inputs have a scale of their own in the checkpoint, and so codes of their own.
+    #[arg(long, value_name = "NAME")]
+    pub unpack: Vec<String>,
 }
 
 /// Arguments of `check`.

@@ -3,6 +3,7 @@
 //! Everything is computed from the kernel level, the plan and the target's facts (`targets::cost`); nothing is measured.
 //! `report_page.rs` prints it.
 
+use crate::stored;
 use artifact::{WeightMemory, WeightRecipe};
 use indexmap::IndexMap;
 use ir::{BucketPlan, KernelEntry, KernelGraph, KernelKind, KvLayout};
@@ -17,7 +18,8 @@ const CONTEXT_TOKENS: u64 = 4096;
 /// What the compiler knows of an artifact, as data. Bytes are those of one rank unless they say otherwise.
 pub fn build(stages: &Stages, target: &Target, recipes: &[WeightRecipe], memory: &WeightMemory) -> Value {
     let facts = &stages.kernels.facts;
-    let whole: u64 = recipes.iter().filter_map(|r| Some(r.dtype.bytes_for(r.elements()?))).fold(0, u64::saturating_add);
+    let whole: u64 =
+        recipes.iter().filter_map(|r| Some(r.dtype.bytes_for(r.distinct_elements()?))).fold(0, u64::saturating_add);
     let context = facts.runtime.context.unwrap_or(CONTEXT_TOKENS).min(CONTEXT_TOKENS);
     let entries = stages.kernels.entries.iter().zip(&stages.plan.entries).map(|(kernels, plan)| {
         let steps: Vec<(&BucketPlan, StepCost)> = plan
@@ -36,7 +38,7 @@ pub fn build(stages: &Stages, target: &Target, recipes: &[WeightRecipe], memory:
         "ranks": memory.mesh.ranks(),
         "act": facts.act.word(),
         "options": facts.options,
-        "weights": { "tensors": recipes.len(), "bytes": whole, "rank_bytes": memory.bytes, "pieces": memory.pieces.len() },
+        "weights": { "tensors": recipes.len(), "bytes": whole, "bytes_by_format": stored::bytes(facts), "rank_bytes": memory.bytes, "pieces": memory.pieces.len() },
         "kv": stages.plan.kv.iter().map(kv).collect::<Vec<_>>(),
         "arena_bytes": stages.plan.arena_bytes,
         "memory": memory_map(stages, target, memory, context),

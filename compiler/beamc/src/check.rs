@@ -2,10 +2,16 @@
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
-use crate::{input, unmet};
+use crate::{input, stored, unmet};
 use indexmap::IndexMap;
+use ir::Module;
+use passes::{Compile, PassError};
 use spec::Choices;
 use std::io::IsTerminal;
+use targets::Target;
+
+/// The target that takes every stored format.
+const WIDENS: &str = "cpu";
 
 /// Runs the command.
 pub fn check(args: &CheckArgs) -> Result<String, Failure> {
@@ -18,10 +24,11 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
         checked.diagnostics.extend(unmet);
     }
     let lowered = passes::lower(&model).map_err(|e| input::pass_failure(&e, &checked))?;
+    let module = quantised(&lowered.module, target.as_ref()).map_err(|e| input::pass_failure(&e, &checked))?;
     let parameters = model.facts.parameters();
     let mut classes: IndexMap<String, usize> = IndexMap::new();
     // Every entry that runs the layers has the same classes.
-    if let Some(entry) = lowered.module.entries.iter().find(|e| !e.instances.is_empty()) {
+    if let Some(entry) = module.entries.iter().find(|e| !e.instances.is_empty()) {
         for instance in &entry.instances {
             *classes.entry(entry.classes[instance.class].name.clone()).or_default() += 1;
         }
@@ -35,6 +42,8 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
             "layers": model.facts.layers(),
             "classes": classes,
             "options": model.facts.options,
+            "stored": model.facts.stored.as_ref().map(|s| stored::line(&model.facts, s)),
+            "weight_bytes": stored::bytes(&module.facts),
             "notes": input::notes_json(&lowered.notes),
             "diagnostics": spec::render_json(&checked.diagnostics, &checked.sources),
         });
@@ -43,15 +52,26 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let listed: Vec<String> = classes.iter().map(|(name, n)| format!("{name} × {n}")).collect();
     let options: Vec<String> = model.facts.options.iter().map(|(k, v)| format!("{k} = {v}")).collect();
     Ok(format!(
-        "{}: {} parameters in {} layers\nlayer classes: {}\nact = {}; options: {}\n{}",
+        "{}: {} parameters in {} layers\nlayer classes: {}\nact = {}; options: {}\n{}{}\n{}",
         model.facts.name,
         grouped(parameters),
         model.facts.layers(),
         listed.join(", "),
         model.facts.act,
         if options.is_empty() { "none".to_owned() } else { options.join(", ") },
+        model.facts.stored.as_ref().map_or_else(String::new, |s| stored::line(&model.facts, s) + "\n"),
+        stored::bytes_line(&module.facts),
         input::notes(&lowered.notes),
     ))
+}
+
+/// The module as the checkpoint keeps it. Without a target as one that widens whatever is stored.
+fn quantised(module: &Module, target: Option<&Target>) -> Result<Module, PassError> {
+    match (target, Target::load(WIDENS)) {
+        (Some(target), _) => passes::quantise::run(module, &Compile::one_device(target)),
+        (None, Ok(target)) => passes::quantise::run(module, &Compile::one_device(&target)),
+        (None, Err(_)) => Ok(module.clone()),
+    }
 }
 
 /// A number with commas between thousands.

@@ -67,13 +67,17 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
 
 /// The artifact with its readable texts.
 fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, String)>), Failure> {
-    let (device, missing) = if kernels::is_cuda(&target.arch) {
+    let made = if kernels::is_cuda(&target.arch) {
         kernels::compile(&stages.kernels, &stages.plan, target)?
     } else {
-        (None, missing::kernels(&stages.kernels, &target.arch))
+        let missing = missing::kernels(&stages.kernels, &target.arch);
+        kernels::Made { missing, ..kernels::Made::default() }
     };
-    let provenance =
-        Provenance { compiler: env!("CARGO_PKG_VERSION").to_owned(), target: manifest_target(target), missing };
+    let provenance = Provenance {
+        compiler: env!("CARGO_PKG_VERSION").to_owned(),
+        target: manifest_target(target),
+        missing: made.missing,
+    };
     let recipes = artifact::recipes(&stages.kernels.facts);
     let placed = artifact::weight_memory(&stages.kernels, &recipes);
     let memory = placed.and_then(|memory| memory.check(&recipes).map(|()| memory)).map_err(|fact| {
@@ -85,12 +89,16 @@ fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, Stri
         (artifact::IR_KERNEL.to_owned(), stages.text(Stage::Kernel, true)),
         (artifact::IR_PLAN.to_owned(), stages.text(Stage::Plan, true)),
     ];
+    texts.extend(made.sources);
     if stages.kernels.sharding.is_some() {
         texts.push((artifact::IR_SHARDED.to_owned(), stages.text(Stage::Sharded, true)));
     }
     let manifest = Manifest::new(&stages.kernels, provenance);
     let report = artifact_report::build(&stages, target, &recipes, &memory);
-    Ok((Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, device, report }, texts))
+    Ok((
+        Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, device: made.code, report },
+        texts,
+    ))
 }
 
 /// Spans keep the last part of a path only, so that an artifact does not depend on where the spec lies.

@@ -18,6 +18,7 @@ pub fn diff(args: &DiffArgs) -> Result<String, Failure> {
         mesh: args.mesh.clone(),
         option: args.option.clone(),
         relax: Vec::new(),
+        unpack: Vec::new(),
     };
     let first = input::job(&spec, false)?;
     let mesh = first.mesh.clone();

@@ -4,7 +4,7 @@ use crate::args::SpecArgs;
 use crate::failure::{DEFECT, Failure};
 use crate::unmet;
 use indexmap::IndexMap;
-use ir::{Mesh, Model, StoredFormat};
+use ir::{Facts, Mesh, Model, StoredFormat};
 use passes::{Compile, Note};
 use spec::{Checked, Choices, Diagnostic, Label, Library, Severity};
 use std::io::IsTerminal;
@@ -23,12 +23,14 @@ pub struct Job {
     pub mesh: Mesh,
     /// Whether relaxations are forbidden.
     pub exact: bool,
+    /// Weights whose inputs have scales of their own.
+    pub unpack: Vec<String>,
 }
 
 impl Job {
     /// What target-dependent passes may ask.
     pub fn compile(&self) -> Compile<'_> {
-        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact, unpack: &[] }
+        Compile { target: &self.target, mesh: &self.mesh, exact: self.exact, unpack: &self.unpack }
     }
 }
 
@@ -80,7 +82,8 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
         Some(text) => mesh(text)?,
         None => own_mesh(&args.spec, &target, &args.option),
     };
-    let job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
+    let mut job = job_on(&args.spec, &target, mesh, &args.option, exact)?;
+    job.unpack = unpacked(&job.model.facts, &args.unpack)?;
     let unmet = unmet::findings(&target, &job.model, &job.checked.offered);
     eprint!("{}", spec::render(&unmet, &job.checked.sources, std::io::stderr().is_terminal()));
     Ok(job)
@@ -90,7 +93,23 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
 pub fn job_on(spec: &Path, target: &Target, mesh: Mesh, options: &[String], exact: bool) -> Result<Job, Failure> {
     let (model, checked) = model(spec, &choices(target, &mesh, options))?;
     offered(&checked.offered, options)?;
-    Ok(Job { model, checked, target: target.clone(), mesh, exact })
+    Ok(Job { model, checked, target: target.clone(), mesh, exact, unpack: Vec::new() })
+}
+
+/// Weights that `--unpack` names, which the model must have.
+fn unpacked(facts: &Facts, names: &[String]) -> Result<Vec<String>, Failure> {
+    for name in names {
+        if !facts.weights.iter().any(|w| w.name == *name) {
+            let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
+            let failure =
+                Failure::input("C0010", format!("`--unpack` names `{name}`, which is no weight of the model"));
+            return Err(failure.help(match spec::nearest(name, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("its weights are {}", known.join(", ")),
+            }));
+        }
+    }
+    Ok(names.to_vec())
 }
 
 /// Reads `tp=4,ep=1`.

@@ -15,20 +15,29 @@ pub fn is_cuda(arch: &str) -> bool {
     arch.starts_with("sm_")
 }
 
-/// Device code, if any could be made, and what is missing, one line each.
-pub fn compile(
-    kernels: &KernelModule,
-    plan: &Plan,
-    target: &Target,
-) -> Result<(Option<DeviceCode>, Vec<String>), Failure> {
+/// What was made for a device.
+#[derive(Default)]
+pub struct Made {
+    /// Device code, if all of it could be made.
+    pub code: Option<DeviceCode>,
+    /// Sources of the kernels that could be written, by path inside the artifact, where there is no device code.
+    pub sources: Vec<(String, String)>,
+    /// What is missing, one line each.
+    pub missing: Vec<String>,
+}
+
+/// Device code, or as much of it as there is.
+pub fn compile(kernels: &KernelModule, plan: &Plan, target: &Target) -> Result<Made, Failure> {
     let arch = target.arch.as_str();
     let generated: Generated = codegen::generate(kernels, plan, Machine::of(target));
     if !generated.missing.is_empty() {
         // It cannot run, so there is nothing to translate for.
-        return Ok((None, generated.missing.iter().map(|m| line(m, arch)).collect()));
+        let missing = generated.missing.iter().map(|m| line(m, arch)).collect();
+        return Ok(Made { code: None, sources: sources(generated), missing });
     }
     let Some(nvrtc) = codegen::find() else {
-        return Ok((None, vec![format!("NVRTC, the CUDA compiler, is not on this machine: {HOW_TO_GET_IT}")]));
+        let missing = vec![format!("NVRTC, the CUDA compiler, is not on this machine: {HOW_TO_GET_IT}")];
+        return Ok(Made { code: None, sources: sources(generated), missing });
     };
     let fault = |text: String| Failure::input("C0009", text).help(HOW_TO_GET_IT);
     let version = codegen::version(&nvrtc).map_err(fault)?;
@@ -48,7 +57,12 @@ pub fn compile(
         let (code, rest) = text.split_once(": ").unwrap_or(("C0009", &text));
         Failure::input(code, rest.to_owned()).help(e.help())
     })?;
-    Ok((Some(code), Vec::new()))
+    Ok(Made { code: Some(code), ..Made::default() })
+}
+
+/// Texts of kernels for people, where no machine code goes with them.
+fn sources(generated: Generated) -> Vec<(String, String)> {
+    generated.sources.into_iter().map(|s| (format!("kernels/{}.cu", s.name), s.text)).collect()
 }
 
 fn line(m: &Missing, arch: &str) -> String {

@@ -16,6 +16,7 @@ mod list_targets;
 mod missing;
 mod report_page;
 mod show;
+mod stored;
 mod unmet;
 mod verify;
 

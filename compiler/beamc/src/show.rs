@@ -6,6 +6,7 @@ use crate::input;
 use crate::kernels;
 use passes::{Stage, Stages};
 use spec::{Choices, Library, Sources};
+use std::io::IsTerminal;
 
 /// The level of generated CUDA C++.
 const CUDA: &str = "cuda";
@@ -64,6 +65,7 @@ pub fn import(args: &ImportArgs) -> Result<String, Failure> {
         eprintln!("{}: written, and refused by `beamc check`:", args.output.display());
         return Err(Failure::findings(&checked.diagnostics, &checked.sources, checked.hidden));
     }
+    eprint!("{}", spec::render(&checked.diagnostics, &checked.sources, std::io::stderr().is_terminal()));
     if args.json {
         let json = serde_json::json!({ "ok": true, "spec": args.output.display().to_string(), "base": imported.base });
         return Ok(format!("{json:#}\n"));

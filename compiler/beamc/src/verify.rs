@@ -54,6 +54,7 @@ fn all_meshes(args: &VerifyArgs, first: &Job, seeds: u64) -> Result<String, Fail
     for mesh in meshes(&first.model.facts) {
         let (spec, options) = (&args.spec.spec, &args.spec.option);
         let job = input::job_on(spec, &first.target, mesh.clone(), options, args.exact)?;
+        let job = Job { unpack: first.unpack.clone(), ..job };
         let refined = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile()));
         if let Some(e) = refined.err().filter(PassError::cannot_lie) {
             text += &format!("{} on {mesh}: not possible, {}\n\n", job.model.facts.name, e.message);

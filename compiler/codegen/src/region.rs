@@ -99,6 +99,9 @@ pub fn starts(
     if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
         return Err("data exchanged between ranks".to_owned());
     }
+    if let Some(dtype) = maker.narrow() {
+        return Err(format!("values in {dtype}"));
+    }
     maker.make(&anatomy)?;
     Ok(maker.out)
 }
@@ -106,6 +109,20 @@ pub fn starts(
 impl Maker<'_> {
     fn graph(&self) -> &Graph {
         &self.kernels.graph
+    }
+
+    /// A narrow format among what the region reads, computes or caches.
+    fn narrow(&self) -> Option<DType> {
+        let graph = self.graph();
+        let ids = self.region.values.iter().flat_map(|v| graph.operands(*v).into_iter().chain([*v]));
+        let values = ids.filter_map(|v| graph.tensor(v)).map(|t| t.dtype);
+        let caches = self.region.values.iter().filter_map(|v| match &graph.node(*v).op {
+            Op::Store { kv } | Op::Attend { kv, .. } => {
+                self.plan.kv.get(self.kind(kv).ok()?).map(|layout| layout.dtype)
+            }
+            _ => None,
+        });
+        values.chain(caches).find(|d| d.is_narrow())
     }
 
     fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {

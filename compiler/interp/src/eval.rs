@@ -244,9 +244,9 @@ impl<'n> Node<'n> {
                 let [x, ids] = self.tensors()?;
                 gather::gather(axis, &x, &ids, ty)
             }
-            Op::BlockRound { .. } => {
+            Op::BlockRound { over } => {
                 let [x, g] = self.tensors()?;
-                round::block_round(&x, &g, ty)
+                round::block_round(over, &x, &g, ty)
             }
             Op::Dot { axis, order } => {
                 let [a, b] = self.tensors()?;

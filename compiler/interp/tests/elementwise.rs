@@ -132,3 +132,32 @@ fn numbers_of_the_layer_round_once_from_binary64() {
     assert_eq!(y.floats(), Some(&[(1.0 / 8f64.sqrt()) as f32][..]));
     assert!(op(Op::Scalar(ConstExpr::Num(1.0)), &[], "bf16[]").contains("scalar C1"));
 }
+
+#[test]
+fn narrow_formats_round_to_nearest_and_stop_at_the_largest() {
+    let x = "f32[a = 5] 17 19 1000 -inf 0.001";
+    assert_eq!(op(Op::Round(DType::E4m3), &[x], "e4m3[a]"), "e4m3[a = 5] 16 20 448 -448 0.001953125");
+    assert_eq!(op(Op::Round(DType::E5m2), &["f32[a = 3] 9 11 100000"], "e5m2[a]"), "e5m2[a = 3] 8 12 57344");
+    assert_eq!(op(Op::Round(DType::F32), &["e4m3[a = 2] 16 448"], "f32[a]"), "f32[a = 2] 16 448");
+    assert!(op(Op::Round(DType::Nvfp4), &["f32[] 1"], "nvfp4[]").contains("round C2"));
+}
+
+#[test]
+fn a_block_has_one_scale_and_rounds_under_it() {
+    let over = |axes: &[&str]| Op::BlockRound { over: axes.iter().map(|a| (*a).to_owned()).collect() };
+    let x = "f32[T = 1, a = 2, b = 8] -12 1 0 0 0 0 0 0 0 0 0 0 0 0 0 5";
+    let ty = "nvfp4[T, a = 2, b = 8]";
+    let wanted = "nvfp4[T = 1, a = 2, b = 8] -12 1 0 0 0 0 0 0 0 0 0 0 0 0 0 4";
+    assert_eq!(op(over(&["a", "b"]), &[x, "f32[] 1"], ty), wanted);
+    // Under another number the same block is a quotient: 12 / 2 under the scale 1, 5 / 2 under it is a tie.
+    let halves = "nvfp4[T = 1, a = 2, b = 8] -6 0.5 0 0 0 0 0 0 0 0 0 0 0 0 0 2";
+    assert_eq!(op(over(&["a", "b"]), &[x, "f32[] 2"], ty), halves);
+    assert!(op(over(&["b"]), &[x, "f32[] 1"], ty).contains("block_round C4"));
+    assert!(op(over(&["b", "a"]), &[x, "f32[] 1"], ty).contains("block_round C4"));
+    assert!(op(over(&["a", "b"]), &[x, "f32[n = 2] 1 2"], ty).contains("block_round C3"));
+    assert!(op(over(&["a", "b"]), &[x, "f32[] 1"], "f32[T, a = 2, b = 8]").contains("block_round C1"));
+    assert!(
+        op(over(&["a", "b"]), &["i32[a = 2, b = 8] 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8", "f32[] 1"], "nvfp4[a, b]")
+            .contains("block_round C2")
+    );
+}

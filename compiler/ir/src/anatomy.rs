@@ -14,7 +14,7 @@
 //!
 //! A region without a core is strands and stores alone.
 
-use crate::{Extent, Graph, KernelKind, KvRef, Op, TensorType, ValueId};
+use crate::{DType, Extent, Graph, KernelKind, KvRef, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
 /// The core kind of an operation that dictates how a kernel runs over its operands; `None` for operations on rows.
@@ -37,6 +37,7 @@ pub fn mixed_axes(graph: &Graph, id: ValueId, slot: usize) -> Vec<String> {
     let inner = |ty: Option<&TensorType>| ty.and_then(|t| t.axes.last()).map(|a| a.name.clone());
     match &graph.node(id).op {
         Op::Reduce { axis, .. } | Op::InTop { axis, .. } => vec![axis.clone()],
+        Op::BlockRound { over } if slot == 0 => block_axes(over, operand),
         Op::Top { axis, into, .. } => vec![axis.clone(), into.clone()],
         Op::Gather { axis } if slot == 0 => vec![axis.clone()],
         Op::Slice { axis, into, .. } => std::iter::once(axis).chain(into).cloned().collect(),
@@ -58,6 +59,23 @@ pub fn mixed_axes(graph: &Graph, id: ValueId, slot: usize) -> Vec<String> {
         }
         _ => Vec::new(),
     }
+}
+
+/// The axes that a block has elements along: the innermost of `over`, as many as whole blocks take.
+fn block_axes(over: &[String], operand: Option<&TensorType>) -> Vec<String> {
+    let length = |name: &str| match operand.and_then(|t| t.axes.iter().find(|a| a.name == name)).map(|a| a.extent) {
+        Some(Extent::Fixed(n)) => n,
+        _ => 1,
+    };
+    let (mut elements, mut axes) = (1u64, Vec::new());
+    for axis in over.iter().rev() {
+        axes.push(axis.clone());
+        elements = elements.saturating_mul(length(axis));
+        if elements.is_multiple_of(DType::BLOCK) {
+            break;
+        }
+    }
+    axes
 }
 
 /// Pairs of effects on one cache kind that must keep their order: a store, and what stores to or reads that kind next.

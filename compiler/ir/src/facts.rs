@@ -71,11 +71,12 @@ impl Facts {
             && weight.only.as_ref().is_none_or(|layers| layers.contains(&layer))
     }
 
-    /// Parameters of the whole model: every weight of its own, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
+    /// Parameters of the whole model: every weight of its own but scales of quantised ones, once per layer that has it; at most
+    /// [`MOST_PARAMETERS`] in verified facts.
     pub fn parameters(&self) -> u64 {
         self.weights
             .iter()
-            .filter(|w| !w.borrowed)
+            .filter(|w| !w.is_scale() && !w.borrowed)
             .map(|w| {
                 let copies = match w.scope {
                     Scope::Model => 1,

@@ -1,9 +1,11 @@
 //! Which matrices a quantised checkpoint may keep in a narrow format, and which one does.
 
-use crate::{DiskForm, Scope, Stored, Weight};
+use crate::{DiskForm, DiskLayout, Scope, Stored, TensorType, Weight};
 
 /// The last part of the name of a matrix' tensor; what belongs to it has another one in its place.
 const MATRIX: &str = ".weight";
+/// What passes call the part of a matrix that has its elements.
+const CODES: &str = "codes";
 
 impl Weight {
     /// The form in which quantisers write the weight: one matrix a tensor, called `weight` in its module. `None` for a weight
@@ -14,6 +16,27 @@ impl Weight {
             .iter()
             .find(|form| form.slice.is_none() && form.shape.len() == 2 && form.tensor.ends_with(MATRIX))
             .filter(|_| allowed)
+    }
+}
+
+impl Weight {
+    /// Whether it is a number that goes with a quantised matrix or with cached rows, and no parameter of the model. Passes
+    /// call what a matrix consists of by its name, a dot and a word, which no name of a spec has; of those only codes are
+    /// parameters.
+    pub fn is_scale(&self) -> bool {
+        self.name.rsplit_once('.').is_some_and(|(_, part)| part != CODES)
+    }
+
+    /// How many elements of one instance may differ: all of them, or as many as there are tensors where each holds one number
+    /// for many elements.
+    pub fn distinct_elements(&self) -> u64 {
+        let once = !self.disk.is_empty() && self.disk.iter().all(|form| form.layout == DiskLayout::Number);
+        match self.disk.first().filter(|_| once) {
+            // Tensors are spread over leading axes.
+            Some(form) => TensorType::new(self.dtype, self.ty().axes.into_iter().take(form.spread.len()).collect())
+                .fixed_elements(),
+            None => self.elements(),
+        }
     }
 }
 

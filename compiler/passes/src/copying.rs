@@ -13,11 +13,15 @@ pub(crate) struct Copying<'g> {
     map: Vec<Option<ValueId>>,
     /// Numbers that were written already.
     literals: Vec<(u32, ValueId)>,
+    /// Inputs and outputs that the old graph does not have.
+    inputs: Vec<ValueId>,
+    outputs: Vec<(String, ValueId)>,
 }
 
 impl<'g> Copying<'g> {
     pub(crate) fn new(old: &'g Graph) -> Self {
-        Copying { old, new: GraphBuilder::new(), map: vec![None; old.len()], literals: Vec::new() }
+        let (new, map) = (GraphBuilder::new(), vec![None; old.len()]);
+        Copying { old, new, map, literals: Vec::new(), inputs: Vec::new(), outputs: Vec::new() }
     }
 
     /// What an old value has become.
@@ -68,6 +72,23 @@ impl<'g> Copying<'g> {
         self.new.add(op, operands, Type::Tensor(ty), span)
     }
 
+    /// Adds an input that the old graph does not have.
+    pub(crate) fn input(&mut self, name: &str, ty: TensorType) -> ValueId {
+        let input = self.new.input(name, Type::Tensor(ty));
+        self.inputs.push(input);
+        input
+    }
+
+    /// Adds an output that the old graph does not have.
+    pub(crate) fn output(&mut self, name: &str, value: ValueId) {
+        self.outputs.push((name.to_owned(), value));
+    }
+
+    /// The name of a new value that is an input.
+    pub(crate) fn input_name(&self, id: ValueId) -> Option<String> {
+        self.new.graph().input_name(id).map(str::to_owned)
+    }
+
     /// Names a new value after another that it belongs to, if that has a name.
     pub(crate) fn name_after(&mut self, id: ValueId, other: ValueId, what: &str) {
         if let Some(name) = &self.new.graph().node(other).name {
@@ -97,14 +118,16 @@ impl<'g> Copying<'g> {
         self.add(Op::Binary(f), &operands, like.with_dtype(DType::F32), span)
     }
 
-    /// The new graph.
+    /// The new graph; old inputs that were not copied are gone.
     pub(crate) fn finish(mut self) -> Result<Graph, PassError> {
-        let inputs = self.old.inputs.iter().map(|v| self.at(*v)).collect::<Result<Vec<_>, _>>()?;
+        let old = self.old.inputs.iter().filter_map(|v| self.at(*v).ok());
+        let inputs = old.chain(self.inputs.iter().copied()).collect();
         self.new.order_inputs(inputs);
         for (name, id) in &self.old.outputs {
             let value = self.at(*id)?;
             self.new.output(name, value);
         }
+        self.outputs.iter().for_each(|(name, value)| self.new.output(name, *value));
         Ok(self.new.finish())
     }
 }

@@ -19,7 +19,7 @@ pub struct PassError {
 impl PassError {
     /// Whether the model cannot lie on the mesh that was asked for, which is nobody's fault.
     pub fn cannot_lie(&self) -> bool {
-        ["P0501", "P0502", "P0503", "P0504", "P0505"].contains(&self.code)
+        ["P0501", "P0502", "P0503", "P0504", "P0505", "P0506"].contains(&self.code)
     }
 
     /// Whether the compiler is at fault, not the spec.
@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 22] = [
+pub const CODES: [(&str, &str, &str); 23] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -116,6 +116,11 @@ pub const CODES: [(&str, &str, &str); 22] = [
         "Where token rows are spread over a mesh axis, a weight that is spread over it too sees the rows of all its ranks, and what is left of them must be a sum that goes back to the rows' ranks.",
     ),
     (
+        "P0506",
+        "blocks of a matrix lie on two ranks",
+        "nvfp4 keeps blocks of 16 elements under one scale. A rank's part of a row must be whole blocks, or a scale would belong to two ranks.",
+    ),
+    (
         "P0601",
         "a plan loses a value",
         "A walk over the launches of a plan, byte by byte, found a value that another had overwritten before it was read, that was read before it was made, or that does not end where the next program looks for it. The spec is not at fault; the message names the bucket, the launch and the byte.",
@@ -133,7 +138,7 @@ pub const CODES: [(&str, &str, &str); 22] = [
     (
         "P0703",
         "rows of a matrix are no whole blocks",
-        "nvfp4 keeps blocks of 16 elements along the rows of a matrix, each with one scale. A row, or on a mesh each rank's part of it, must be whole blocks.",
+        "nvfp4 keeps blocks of 16 elements along the rows of a matrix, each with one scale; a row must be whole blocks.",
     ),
     (
         "P0901",

@@ -1,20 +1,21 @@
 //! The list of passes, and the functions that run it.
 
 use crate::error::{defect, unverified};
-use crate::relax::{rank_round, wire_bf16};
+use crate::relax::{rank_round, rank_scale, wire_bf16};
 use crate::{Compile, Note, Pass, PassError, PassInfo, Run};
 use crate::{attach, choose_layouts, fuse_rows, order_launches, pack_projections};
 use crate::{canonicalise, flatten, plan_memory, quantise, refine_orders, rotate_seam, select_kernels, shard};
 use ir::{KernelModule, Model, Module, Plan};
 
 /// Every pass, in the order in which they run.
-pub static PASSES: [Pass; 16] = [
+pub static PASSES: [Pass; 17] = [
     Pass { info: flatten::INFO, run: Run::Flatten(flatten::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: rotate_seam::INFO, run: Run::Graph(rotate_seam::run) },
     Pass { info: canonicalise::INFO, run: Run::Graph(canonicalise::run) },
     Pass { info: quantise::INFO, run: Run::Target(quantise::run) },
     Pass { info: shard::INFO, run: Run::Refine(shard::run) },
+    Pass { info: rank_scale::INFO, run: Run::Target(rank_scale::run) },
     Pass { info: rank_round::INFO, run: Run::Target(rank_round::run) },
     Pass { info: wire_bf16::INFO, run: Run::Target(wire_bf16::run) },
     Pass { info: refine_orders::INFO, run: Run::Refine(refine_orders::run) },

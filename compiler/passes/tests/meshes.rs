@@ -15,6 +15,8 @@ struct Case<'c> {
     /// Placements in place of the spec's.
     shard: &'c [(&'c str, &'c [&'c str])],
     relaxations: &'c [&'c str],
+    /// The target whose formats are taken.
+    formats: &'c str,
 }
 
 impl Case<'_> {
@@ -26,6 +28,7 @@ impl Case<'_> {
                 options: [("combine".to_owned(), vec![self.combine.to_owned()])].into(),
                 dims: small.dims.clone(),
                 layers: small.layers.clone(),
+                assume: self.target().formats.assume,
                 ..Choices::default()
             };
             let mut checked = check_path(&path, &Library::embedded(), &choices);
@@ -42,13 +45,23 @@ impl Case<'_> {
         shrunk.model
     }
 
+    fn target(&self) -> Target {
+        let mut target = Target::load(self.formats).expect("a target");
+        target.relaxations = self.relaxations.iter().map(|r| (*r).to_owned()).collect();
+        target
+    }
+
     /// Validates every pass up to the last that leaves graphs of operations.
     fn validated(&self) -> Validation {
-        let mut target = Target::load("cpu").expect("a target");
-        target.relaxations = self.relaxations.iter().map(|r| (*r).to_owned()).collect();
+        let target = self.target();
         let mesh = Mesh::parse(self.mesh).expect("a mesh");
         let model = self.small(&mesh);
-        let compile = Compile { target: &target, mesh: &mesh, exact: self.relaxations.is_empty(), unpack: &[] };
+        let compile = Compile {
+            target: &target,
+            mesh: &mesh,
+            exact: self.relaxations.is_empty() && self.formats == "cpu",
+            unpack: &[],
+        };
         let graphs = |p: &&Pass| matches!(p.run, Run::Flatten(_) | Run::Graph(_) | Run::Target(_) | Run::Refine(_));
         let passes: Vec<Pass> = PASSES.iter().filter(graphs).copied().collect();
         let found = validate_passes(&model, &compile, 1, &passes).unwrap_or_else(|e| panic!("{}: {e}", self.mesh));
@@ -66,7 +79,7 @@ fn verdict<'v>(found: &'v Validation, pass: &str) -> &'v Verdict {
 }
 
 const PLAIN: Case<'static> =
-    Case { mesh: "tp=2", combine: "single", act: Some(DType::F32), shard: &[], relaxations: &[] };
+    Case { mesh: "tp=2", combine: "single", act: Some(DType::F32), shard: &[], relaxations: &[], formats: "cpu" };
 
 #[test]
 fn every_mesh_keeps_every_bit() {
@@ -119,5 +132,37 @@ fn relaxations_are_measured_and_recorded() {
                 assert_eq!(moved == 0, idle, "{mesh} {combine} {act:?} {pass}");
             }
         }
+    }
+}
+
+/// Codes and scales on ranks: nothing but the format's own size, and the same bits on every mesh, experts apart or cut.
+#[test]
+fn formats_are_measured_and_keep_every_bit_on_a_mesh() {
+    for (formats, mesh, combine) in [
+        ("cpu-fp8", "tp=2", "single"),
+        ("cpu-fp8", "tp=2,ep=2", "library"),
+        ("cpu-fp8", "ep=4", "single"),
+        ("cpu-nvfp4", "tp=2", "engine"),
+        ("cpu-nvfp4", "tp=2,ep=2", "single"),
+        ("cpu-f32-kv8", "tp=2", "single"),
+    ] {
+        let found = Case { mesh, combine, formats, act: None, ..PLAIN }.validated();
+        let Verdict::Measured { moved, median, largest } = verdict(&found, "quantise") else {
+            panic!("{formats} changes numbers: {:?}", verdict(&found, "quantise"))
+        };
+        println!("{formats} {mesh}: {moved} of {} moved, {median:e} in the middle, {largest:e} at most", found.values);
+        assert!(*moved > 0 && matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
+    }
+}
+
+#[test]
+fn a_rank_s_own_scale_is_measured() {
+    for (formats, mesh, combine) in [("cpu-fp8", "tp=2", "single"), ("cpu-fp8", "tp=2,ep=2", "library")] {
+        let found = Case { mesh, combine, formats, act: None, relaxations: &["rank-scale"], ..PLAIN }.validated();
+        let Verdict::Measured { moved, median, largest } = verdict(&found, "rank scale") else {
+            panic!("{:?}", verdict(&found, "rank scale"))
+        };
+        println!("{mesh} {combine}: {moved} of {} moved, {median:e} in the middle, {largest:e} at most", found.values);
+        assert!(*moved > 0);
     }
 }

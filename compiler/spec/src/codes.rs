@@ -146,11 +146,6 @@ pub static CODES: &[Code] = &[
         "`plain` of [stored] lists matrices that a quantised checkpoint keeps as they are declared: weights of the spec, and layers that have them.",
     ),
     code(
-        "B0037",
-        "rows that are no whole blocks",
-        "NVFP4 keeps one scale for 16 elements along the axes that a product sums over, so their length is a multiple of 16.",
-    ),
-    code(
         "B0038",
         "a target that does not fit",
         "A drafter's spec names the spec of its target, in [model]. It is a file beside the spec or built in, has no errors, and has the lengths, cache kinds and weights that the drafter takes from it; where both name an axis of a borrowed weight, its lengths agree.",

@@ -33,16 +33,22 @@ pub(crate) fn round(to: DType, x: &Tensor, ty: &TensorType) -> Result<Tensor, In
 }
 
 /// `block_round`: nvfp4 in blocks along the trailing axes, which count as one.
-pub(crate) fn block_round(x: &Tensor, g: &Tensor, ty: &TensorType) -> Result<Tensor, InterpError> {
+pub(crate) fn block_round(over: &[String], x: &Tensor, g: &Tensor, ty: &TensorType) -> Result<Tensor, InterpError> {
     expect_axes("block_round C1", ty, x.axes())?;
-    let numbers = floats("block_round C2", x)?;
-    let [g] = floats("block_round C3", g)? else {
-        return Err(broken("block_round C3", format!("{g} is more than one number")));
-    };
-    let (blocks, rest) = numbers.as_chunks::<{ numerics::BLOCK }>();
-    if !rest.is_empty() {
-        return Err(broken("block_round C4", format!("{x} is not whole blocks of {}", numerics::BLOCK)));
+    if ty.dtype != DType::Nvfp4 {
+        return Err(broken("block_round C1", format!("the result is declared {}, blocks are nvfp4", ty.dtype)));
     }
+    let numbers = floats("block_round C2", x)?;
+    let (true, [g]) = (g.axes().is_empty(), floats("block_round C3", g)?) else {
+        return Err(broken("block_round C3", format!("{g} is no single number")));
+    };
+    let row = x.axes().len().checked_sub(over.len()).and_then(|at| x.axes().get(at..)).unwrap_or_default();
+    let ends = !over.is_empty() && row.iter().map(|a| &a.0).eq(over);
+    if !ends || !row.iter().map(|a| a.1).product::<usize>().is_multiple_of(numerics::BLOCK) {
+        let (axes, block) = (over.join(", "), numerics::BLOCK);
+        return Err(broken("block_round C4", format!("{x} is not whole blocks of {block} along [{axes}]")));
+    }
+    let (blocks, _) = numbers.as_chunks::<{ numerics::BLOCK }>();
     let values = blocks.iter().flat_map(|block| numerics::Block::of(block, *g).values()).collect();
     Tensor::new(x.axes().to_vec(), DType::Nvfp4, Data::F32(values))
 }

@@ -29,7 +29,9 @@ pub fn tensor(text: &str) -> Tensor {
     });
     let words = numbers.split_whitespace();
     let data = match ty.dtype {
-        DType::F32 | DType::Bf16 => Data::F32(words.map(|w| w.parse().expect("a number")).collect()),
+        DType::F32 | DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::Nvfp4 => {
+            Data::F32(words.map(|w| w.parse().expect("a number")).collect())
+        }
         DType::I32 => Data::I32(words.map(|w| w.parse().expect("an integer")).collect()),
         DType::Bool => Data::Bool(words.map(|w| w == "yes").collect()),
     };

@@ -2,7 +2,7 @@
 
 use super::graph::{self, axes, shown};
 use super::operation::Level;
-use super::{Report, VerifyError, sharding};
+use super::{Report, VerifyError, sharding, stored};
 use crate::{Class, Entry, Facts, Graph, KvRef, MOST_PARAMETERS, Module, Op, Scope, Sharding, Type, WeightRef};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -48,6 +48,10 @@ pub(super) fn facts(facts: &Facts, report: &mut Report) {
             report.add("V0202", &place, message);
         }
         report.check(list.iter().all(|a| !a.is_rows()), "V0202", &place, || "has a row axis".to_owned());
+        stored::weight(weight, facts, &place, report);
+    }
+    if let Some(stored) = &facts.stored {
+        stored::stored(stored, facts, report);
     }
     report.check(facts.parameters() <= MOST_PARAMETERS, "V0202", "weights", || {
         format!("they have more than {MOST_PARAMETERS} elements together")

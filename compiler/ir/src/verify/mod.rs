@@ -16,6 +16,7 @@ mod shapes;
 mod sharding;
 mod side_by_side;
 mod speculation;
+mod stored;
 
 #[cfg(test)]
 mod tests;
@@ -81,7 +82,9 @@ pub fn explain(code: &str) -> Option<(&'static str, &'static str)> {
 /// * axes that the facts give a length have it, weights exist with the type that the facts give them;
 /// * block names are unique, a block calls only blocks before it, arguments and results have the types of the callee;
 /// * all arms of a match agree, and there is one for each kind that the column has;
-/// * the layer loop's carried values come back with the types they had.
+/// * the layer loop's carried values come back with the types they had;
+/// * layers that a weight is kept to ascend and exist, layouts of tensors leave its dtype, and what is stored in a narrow
+///   format names the tensors and inputs that the format has.
 pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
     model::verify(model)
 }

@@ -201,3 +201,52 @@ fn damaged_json_is_reported_not_trusted() {
     *dangling.pointer_mut(&format!("{edges}/0")).unwrap() = serde_json::json!([77, 2, 0]);
     assert!(serde_json::from_value::<Module>(dangling).is_err());
 }
+
+const STORED: &str = "
+module m
+act bf16
+dim n = 16
+layers 0-2: a = b
+weight layer c: nvfp4[n] pinned only [0, 2] disk c shape [16] as nibbles scales s
+weight layer g: f32[] pinned absent 1.0 disk g shape [] as number
+stored nvfp4 inputs block codes c scale s global g input i plain g layers [1]
+entry e {
+  graph first (%x) -> (y = %y) {
+    axes T = rows
+    %x: f32[T, n] = input x
+    %g: f32[] = literal [1.0]
+    %c: nvfp4[T, n] = block_round over [n] (%x, %g)
+    %y: f32[T, n] = round f32 (%c)
+  }
+  graph last () -> () { }
+}
+";
+
+#[test]
+fn rules_of_narrow_formats_are_found_broken() {
+    assert_eq!(verify_module(&parsed(STORED)), Ok(()));
+    for (from, to, message) in [
+        ("only [0, 2]", "only [2, 0]", "weight c: layers do not ascend inside the 3 of the model"),
+        ("only [0, 2]", "only [0, 3]", "layers do not ascend"),
+        ("only [0, 2]", "only []", "is kept to no layer"),
+        ("weight layer c", "weight model c", "is a weight of the model"),
+        ("absent 1.0", "absent inf", "is inf where it is absent"),
+        ("g: f32[]", "g: bf16[]", "`g` has a layout that leaves no bf16"),
+        (" as nibbles scales s", "", "`c` has a layout that leaves no nvfp4"),
+        ("stored nvfp4", "stored fp8", "stored fp8: takes inputs by block"),
+        (" global g", "", "names no number of a matrix"),
+        (" input i", "", "names no number of inputs"),
+        ("plain g", "plain h", "there is no weight `h`"),
+        ("layers [1]", "layers [7]", "layers do not ascend"),
+        ("dim n = 16", "dim n = 24", "makes blocks of 16 of 24 elements"),
+        ("over [n] (%x, %g)", "over [T] (%x, %g)", "makes blocks over [T]"),
+        ("(%x, %g)", "(%x, %x)", "floats under one f32 are wanted"),
+        ("%y: f32[T, n] = round f32 (%c)", "%y: nvfp4[T, n] = round nvfp4 (%c)", "that is `block_round`"),
+        ("%c: nvfp4[T, n]", "%c: f32[T, n]", "the rule gives nvfp4[T, n=16]"),
+    ] {
+        let text = STORED.replacen(from, to, 1);
+        assert_ne!(text, STORED, "{from}");
+        let errors = verify_module(&parsed(&text)).expect_err(message);
+        assert!(errors.iter().any(|e| e.to_string().contains(message)), "{to}: {errors:?}");
+    }
+}

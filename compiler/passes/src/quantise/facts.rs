@@ -23,6 +23,7 @@ pub(super) fn weights(facts: &Facts, choice: &Choice, groups: &Groups<'_>) -> Ve
             }
         }
     }
+    all.extend(groups.carried.iter().filter_map(|name| after_the_last(name, &all)).collect::<Vec<_>>());
     all
 }
 
@@ -136,4 +137,11 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
         borrowed: false,
         span: base.and_then(|w| w.span),
     }
+}
+
+/// What stands in for a layer's number after the last layer: 1, whatever the checkpoint has.
+fn after_the_last(name: &str, all: &[Weight]) -> Option<Weight> {
+    let of_layers = all.iter().find(|w| w.scope == Scope::Layer && w.name == name)?;
+    let scope = Scope::Model;
+    Some(Weight { scope, when: None, only: None, absent: Some(1.0), disk: Vec::new(), ..of_layers.clone() })
 }

@@ -1,27 +1,32 @@
 //! A graph whose products read codes.
 
 use super::choice::{Choice, Matrix};
+use super::codes;
 use super::inputs::Groups;
 use super::parts::Part;
+use super::seam::Taken;
 use crate::PassError;
 use crate::copying::Copying;
 use crate::error::defect;
-use ir::{Binary, DType, Graph, Op, Order, ReduceOp, Scope, Span, StoredFormat, TensorType, Unary, ValueId, WeightRef};
+use ir::{Binary, DType, Graph, Op, Scope, Span, StoredFormat, TensorType, ValueId, WeightRef};
 use std::collections::HashMap;
 
-/// Largest magnitude of e4m3.
-const LARGEST: f32 = 448.0;
-
-/// The graph with products on codes; `layers` are those that it runs in.
+/// The graph with products on codes, and what it takes in and quantises; `layers` are those that it runs in.
 pub(super) fn quantised(
     graph: &Graph,
     choice: &Choice,
     layers: &[usize],
     groups: &mut Groups<'_>,
-) -> Result<Graph, PassError> {
+) -> Result<(Graph, Vec<Taken>), PassError> {
     let blocks = choice.native && choice.stored.format == StoredFormat::Nvfp4;
     let inputs = if blocks { groups.of(graph, choice, layers) } else { HashMap::new() };
-    let mut quantising = Quantising { to: Copying::new(graph), choice, leaves: HashMap::new(), codes: HashMap::new() };
+    let mut quantising = Quantising {
+        to: Copying::new(graph),
+        choice,
+        leaves: HashMap::new(),
+        codes: HashMap::new(),
+        taken: Vec::new(),
+    };
     for id in graph.ids() {
         let node = graph.node(id);
         let matrix = |reference: &WeightRef| choice.matrix(reference, layers);
@@ -41,7 +46,7 @@ pub(super) fn quantised(
             _ => quantising.to.copy(id)?,
         }
     }
-    quantising.to.finish()
+    Ok((quantising.to.finish()?, quantising.taken))
 }
 
 struct Quantising<'a> {
@@ -51,6 +56,7 @@ struct Quantising<'a> {
     leaves: HashMap<(Scope, String), ValueId>,
     /// Quantised inputs, with their scales, by value, contracted axes and number.
     codes: HashMap<(ValueId, Vec<String>, Option<ValueId>), (ValueId, ValueId)>,
+    taken: Vec<Taken>,
 }
 
 impl Quantising<'_> {
@@ -88,25 +94,27 @@ impl Quantising<'_> {
             scale = self.to.add(op, &[scale, *ids], TensorType::new(DType::F32, axes), span);
         }
         let x = self.to.at(*x)?;
-        let (x, factor) = match (self.choice.native, input) {
+        let (x, number) = match (self.choice.native, input) {
             (false, _) => (x, None),
             (true, Some((scope, name))) => {
                 let number = self.leaf(*scope, name, TensorType::scalar(DType::F32));
-                let (codes, number) = self.blocks(x, matrix, number, span)?;
-                (codes, Some(number))
+                let codes = self.quantised(x, matrix, Some((name, number)), span)?;
+                (codes.0, Some(number))
             }
             (true, None) => {
-                let (codes, scale) = self.token(x, matrix, span)?;
-                (codes, Some(scale))
+                let (codes, token) = self.quantised(x, matrix, None, span)?;
+                let like = self.joined(&result, token, scale)?;
+                scale = self.to.binary(Binary::Mul, [token, scale], &like, span);
+                (codes, None)
             }
         };
-        if let Some(factor) = factor {
-            let like = self.joined(&result, factor, scale)?;
-            scale = self.to.binary(Binary::Mul, [factor, scale], &like, span);
-        }
         let operands: Vec<ValueId> = [x, codes].into_iter().chain(ids_now).collect();
         let sum = self.to.copy_with(id, &operands);
-        let value = self.to.binary(Binary::Mul, [sum, scale], &result, span);
+        let mut value = self.to.binary(Binary::Mul, [sum, scale], &result, span);
+        // A product of the two numbers would have no rows, and so be a kernel of its own.
+        if let Some(number) = number {
+            value = self.to.binary(Binary::Mul, [value, number], &result, span);
+        }
         self.to.set(id, value);
         Ok(())
     }
@@ -131,50 +139,32 @@ impl Quantising<'_> {
         leaf
     }
 
-    /// nvfp4 under a number of the checkpoint.
-    fn blocks(
+    /// Codes of a product's input and what multiplies them, made once.
+    fn quantised(
         &mut self,
         x: ValueId,
         matrix: &Matrix,
-        number: ValueId,
+        number: Option<(&str, ValueId)>,
         span: Option<Span>,
     ) -> Result<(ValueId, ValueId), PassError> {
-        let key = (x, matrix.contract.clone(), Some(number));
+        let key = (x, matrix.contract.clone(), number.map(|(_, number)| number));
         if let Some(known) = self.codes.get(&key) {
             return Ok(*known);
         }
-        let ty = self.to.tensor(x)?.with_dtype(DType::Nvfp4);
-        let codes = self.to.add(Op::BlockRound { over: matrix.contract.clone() }, &[x, number], ty, span);
-        self.to.name_after(codes, x, "codes");
-        self.codes.insert(key, (codes, number));
-        Ok((codes, number))
-    }
-
-    /// e4m3 under `s = max |x| / 448`, one for each row: `codes = x * (1 / s)`, 0 where s is 0.
-    fn token(&mut self, x: ValueId, matrix: &Matrix, span: Option<Span>) -> Result<(ValueId, ValueId), PassError> {
-        let key = (x, matrix.contract.clone(), None);
-        if let Some(known) = self.codes.get(&key) {
-            return Ok(*known);
+        let (codes, factor) = match number {
+            Some((_, number)) => (codes::blocks(&mut self.to, x, &matrix.contract, number, span)?, number),
+            None => codes::token(&mut self.to, x, &matrix.contract, span)?,
+        };
+        self.codes.insert(key, (codes, factor));
+        if let Some(name) = self.to.input_name(x) {
+            self.taken.push(Taken {
+                name,
+                contract: matrix.contract.clone(),
+                number: number.map(|(name, _)| name.to_owned()),
+                codes,
+                scale: number.is_none().then_some(factor),
+            });
         }
-        let ty = self.to.tensor(x)?.with_dtype(DType::F32);
-        let mut largest = self.to.add(Op::Unary(Unary::Abs), &[x], ty.clone(), span);
-        let mut rows = ty.clone();
-        for axis in matrix.contract.iter().rev() {
-            rows.axes.retain(|a| a.name != *axis);
-            let op = Op::Reduce { op: ReduceOp::Max, axis: axis.clone(), order: Order::Fold };
-            largest = self.to.add(op, &[largest], rows.clone(), span);
-        }
-        let [most, one, zero] = [LARGEST, 1.0, 0.0].map(|x| self.to.number(x));
-        let scale = self.to.binary(Binary::Div, [largest, most], &rows, span);
-        self.to.name_after(scale, x, "scale");
-        let none = self.to.add(Op::Binary(Binary::Eq), &[scale, zero], rows.with_dtype(DType::Bool), span);
-        let inverse = self.to.binary(Binary::Div, [one, scale], &rows, span);
-        let by = self.to.add(Op::Select, &[none, zero, inverse], rows, span);
-        let short = self.to.binary(Binary::Mul, [x, by], &ty, span);
-        // What the quotient leaves above the largest number, rounding puts there.
-        let codes = self.to.add(Op::Round(DType::E4m3), &[short], ty.with_dtype(DType::E4m3), span);
-        self.to.name_after(codes, x, "codes");
-        self.codes.insert(key, (codes, scale));
-        Ok((codes, scale))
+        Ok((codes, factor))
     }
 }

@@ -28,11 +28,13 @@ pub(super) struct Group {
 pub(super) struct Groups<'a> {
     apart: &'a [String],
     pub(super) all: IndexMap<String, Group>,
+    /// Numbers that a layer's predecessor reads too.
+    pub(super) carried: BTreeSet<String>,
 }
 
 impl<'a> Groups<'a> {
     pub(super) fn new(apart: &'a [String]) -> Self {
-        Groups { apart, all: IndexMap::new() }
+        Groups { apart, all: IndexMap::new(), carried: BTreeSet::new() }
     }
 
     /// The name and scope of the number of each quantised product of a graph that runs in these layers.

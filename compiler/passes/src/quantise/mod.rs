@@ -11,8 +11,9 @@
 //! target multiplies them as they are, the inputs are quantised too.
 //! When: the spec says what is stored (`[stored]`), the target how its format runs. (1) A matrix is quantised if the
 //! checkpoint keeps it so in the layer at hand, and every graph uses it as the right operand of a product alone. (2) Its
-//! scales multiply the product, in binary32, before whatever rounds it. (3) Run natively, inputs become e4m3 under one scale
-//! a token, or nvfp4 under a number of the checkpoint; products of one value share its codes (`inputs.rs`). (4) Layers
+//! scales multiply the product, in binary32, before whatever rounds it: of fp8 `(token * row)` at once, of nvfp4 first that of the
+//! matrix, then that of the inputs. (3) Run natively, inputs become e4m3 under one scale
+//! a token, or nvfp4 under a number of the checkpoint; products of one value share its codes (`inputs.rs`), and what a layer takes in is quantised by its predecessor (`seam.rs`). (4) Layers
 //! that store different matrices are different classes (`classes.rs`). (5) Where the target keeps cached rows in e4m3, they round
 //! as they are stored (`cached.rs`).
 //! Kind: `Relaxed`, by names such as `fp8`, `nvfp4-weights`, `bf16-to-fp8`, `kv-e4m3`. What is stored are other numbers than what was declared; the module
@@ -22,10 +23,12 @@
 mod cached;
 mod choice;
 mod classes;
+mod codes;
 mod facts;
 mod graph;
 mod inputs;
 pub mod parts;
+mod seam;
 #[cfg(test)]
 mod tests;
 
@@ -69,10 +72,12 @@ fn weights(module: &Module, choice: &Choice, compile: &Compile<'_>) -> Result<Mo
 }
 
 fn rewritten(entry: &Entry, choice: &Choice, groups: &mut Groups<'_>) -> Result<Entry, PassError> {
-    let mut graphs = Vec::new();
+    let (mut graphs, mut taken) = (Vec::new(), Vec::new());
     for (place, (_, graph)) in entry.graphs().enumerate() {
         let layers: Vec<usize> = entry.instances.iter().filter(|i| i.class + 1 == place).map(|i| i.layer).collect();
-        graphs.push(graph::quantised(graph, choice, &layers, groups)?);
+        let (graph, inputs) = graph::quantised(graph, choice, &layers, groups)?;
+        graphs.push(graph);
+        taken.push(inputs);
     }
-    with_graphs(entry, graphs)
+    with_graphs(entry, seam::carried(entry, graphs, &taken, groups)?)
 }

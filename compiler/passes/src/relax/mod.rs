@@ -2,6 +2,7 @@
 //! and `--exact` is absent; each enters its name into the module, the manifest and the report, and validation measures it.
 
 pub mod rank_round;
+pub mod rank_scale;
 pub mod wire_bf16;
 
 use crate::shard::with_graphs;

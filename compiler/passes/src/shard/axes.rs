@@ -300,7 +300,7 @@ impl<'m> Axes<'m> {
                     all.push((operands[1], index));
                 }
             }
-            Op::Gather { axis } => all.push((operands[0], axis.clone())),
+            Op::Gather { axis } | Op::Reduce { axis, .. } => all.push((operands[0], axis.clone())),
             _ => {}
         }
         if let (Op::Linear { .. } | Op::Gather { .. }, Some(index)) = (&graph.node(id).op, index_axis(graph, id)) {

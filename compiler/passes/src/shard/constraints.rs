@@ -1,7 +1,7 @@
 //! What each operation demands of the axes of its operands and its result.
 
 use super::axes::{Axes, Key, index_axis};
-use ir::{Extent, Graph, KvRef, Op, Scope, ValueId, WeightRef};
+use ir::{DType, Extent, Graph, KvRef, Op, ReduceOp, Scope, ValueId, WeightRef};
 
 /// One graph's variables.
 pub(super) struct Walk<'a, 'm> {
@@ -75,9 +75,16 @@ impl Walk<'_, '_> {
             Op::Weight(reference) => self.weight(id, reference),
             Op::Unary(_) | Op::Round(_) => self.through(first, id, &[]),
             Op::Binary(_) | Op::Fma | Op::Select => operands.iter().for_each(|o| self.through(*o, id, &[])),
-            Op::Reduce { axis, .. } => {
-                self.force(first, axis);
+            Op::Reduce { op, axis, .. } => {
+                // The largest of all is the largest of the ranks' own.
+                if *op == ReduceOp::Sum || graph.tensor(id).is_none_or(|ty| ty.dtype != DType::F32) {
+                    self.force(first, axis);
+                }
                 self.through(first, id, &[axis]);
+            }
+            Op::BlockRound { over } => {
+                over.iter().skip(1).for_each(|axis| self.force(first, axis));
+                self.through(first, id, &[]);
             }
             Op::Top { axis, into, .. } => {
                 self.force(first, axis);
@@ -89,7 +96,9 @@ impl Walk<'_, '_> {
                 self.through(first, id, &[]);
             }
             Op::Gather { axis } => {
-                if index_axis(graph, id).is_none() {
+                // What rows pick beside the slices of a product are numbers for its result, few: every rank has all of them.
+                let beside = |ids: &ValueId| graph.users(*ids).into_iter().any(|u| picks_slices(graph, u, *ids));
+                if index_axis(graph, id).is_none() || operands.get(1).is_some_and(beside) {
                     self.force(first, axis);
                 }
                 self.through(first, id, &[axis]);
@@ -201,4 +210,9 @@ impl Walk<'_, '_> {
             }
         }
     }
+}
+
+/// Whether the ids pick the slices of a product.
+fn picks_slices(graph: &Graph, product: ValueId, ids: ValueId) -> bool {
+    matches!(graph.node(product).op, Op::Linear { .. }) && graph.operands(product).get(2) == Some(&ids)
 }

@@ -133,3 +133,17 @@ pub(super) fn heads_apart(
 fn quoted(words: &[String]) -> String {
     words.iter().map(|w| format!("\"{w}\"")).collect::<Vec<_>>().join(", ")
 }
+
+/// A row of nvfp4 whose parts are no whole blocks.
+pub(super) fn blocks_apart(axis: &str, length: u64, mesh: &Mesh, parts: u64, span: Option<Span>) -> PassError {
+    let block = ir::DType::BLOCK;
+    let fits: Vec<String> = (1..parts).filter(|n| length.is_multiple_of(n * block)).map(|n| n.to_string()).collect();
+    PassError {
+        code: "P0506",
+        message: format!(
+            "rows along `{axis}` have {length} elements in blocks of {block}, and the mesh {mesh} cuts them into {parts} parts"
+        ),
+        help: format!("use a mesh that cuts them into {} parts", fits.join(" or ")),
+        span,
+    }
+}

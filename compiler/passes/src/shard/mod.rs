@@ -13,16 +13,18 @@
 //! its own parts of weights and caches.
 //! When: the mesh has more than one rank. (1) An axis that `[shard]` spreads is cut into equal contiguous parts; of one
 //! marked `or-replicate` neighbouring ranks may share an element. (2) An axis that some operation selects, cuts, joins,
-//! views or reduces along is whole wherever it reaches, back to the weight; at an entry's result it is gathered instead.
+//! views or sums along is whole wherever it reaches, back to the weight; at an entry's result it is gathered instead. The
+//! largest along a spread axis is found per rank, and of the ranks' the largest.
 //! (3) Contracting a spread axis leaves a partial sum, reading a spread table by ids a value that one rank has and the
-//! others hold -0 for; `pending.rs` says where the sums over ranks stand. (4) A length that does not come out even, or a
-//! mesh axis that the spec gives nothing to, is an error.
+//! others hold -0 for; `pending.rs` says where the sums over ranks stand. (4) A length that does not come out even, a
+//! rank's row of nvfp4 that is no whole blocks, or a mesh axis that the spec gives nothing to, is an error.
 //! Kind: `Refines("sums over ranks")`: sums that were open are added rank by rank; `witness.rs` has the same sums on one
 //! device.
 //! Tests: `tests/sharding.rs`; `tests/meshes.rs` runs the full model, made small, on many meshes.
 
 mod axes;
 mod constraints;
+mod elsewhere;
 mod error;
 mod pending;
 mod rewrite;
@@ -30,7 +32,7 @@ mod witness;
 
 use crate::{Compile, Kind, Level, PassError, PassInfo, Refined};
 use axes::Axes;
-use ir::{Class, Entry, Graph, Module};
+use ir::{Class, DType, Entry, Extent, Graph, Module, Op};
 
 /// What the pass says about itself.
 pub const INFO: PassInfo = PassInfo {
@@ -71,11 +73,32 @@ fn sharded(index: usize, entry: &Entry, axes: &Axes<'_>) -> Result<(Entry, Entry
     for (place, (_, graph)) in entry.graphs().enumerate() {
         let number = axes::number(index, place);
         let pending = pending::find(graph, number, axes);
+        blocks_stay_whole(graph, number, axes)?;
         let local = rewrite::local(graph, number, axes, &pending, place == last)?;
         graphs.push((local, witness::of(graph, axes, &pending)?));
     }
     let (local, witness): (Vec<Graph>, Vec<Graph>) = graphs.into_iter().unzip();
     Ok((with_graphs(entry, local)?, with_graphs(entry, witness)?))
+}
+
+/// A rank's part of a matrix in nvfp4 has whole blocks.
+fn blocks_stay_whole(graph: &Graph, number: usize, axes: &Axes<'_>) -> Result<(), PassError> {
+    for id in graph.ids() {
+        let (Op::Linear { contract, .. }, [_, w, ..]) = (&graph.node(id).op, &graph.operands(id)[..]) else { continue };
+        let (Some(first), Some(ty)) = (contract.first(), graph.tensor(*w)) else { continue };
+        if ty.dtype != DType::Nvfp4 {
+            continue;
+        }
+        let lengths = ty.axes.iter().filter(|a| contract.contains(&a.name)).map(|a| match a.extent {
+            Extent::Fixed(n) => n,
+            Extent::Rows => 1,
+        });
+        let (whole, parts) = (lengths.product::<u64>(), axes.parts(axes.of(number, *w, first)));
+        if !whole.is_multiple_of(parts * DType::BLOCK) {
+            return Err(error::blocks_apart(first, whole, axes.mesh(), parts, graph.node(id).span));
+        }
+    }
+    Ok(())
 }
 
 /// The entry with other graphs, in the order of [`Entry::graphs`].

@@ -9,10 +9,12 @@
 //!   the same on all ranks, and an open sum over another axis: both only reorder that sum.
 //! * An exclusive value passes views, cuts and roundings (-0 rounds to -0), and under the same condition products and sums.
 //! * An exclusive value needs no completion at all if everything that comes of it ends in products that pick by the same
-//!   ids: what a rank does not own is dropped there again.
+//!   ids: what a rank does not own is dropped there again. The largest magnitude of its rows may be wanted elsewhere, as a
+//!   scale is: the largest over ranks is the owner's, for others have 0.
 
 use super::axes::{Axes, index_axis, table_of};
-use ir::{Binary, DType, Graph, Op, Order, ReduceOp, ValueId};
+use super::elsewhere;
+use ir::{Binary, DType, Graph, Op, Order, ReduceOp, Unary, ValueId};
 use std::collections::{HashMap, HashSet};
 
 /// A value that an operation leaves incomplete.
@@ -30,6 +32,8 @@ pub(super) struct Pending {
     pub(super) sum_at: usize,
     /// Place in the chain where the exclusive value is completed; `None` if it never need be.
     pub(super) own_at: Option<usize>,
+    /// Largest magnitudes of rows of an exclusive value that is never completed: of them each rank needs the owner's.
+    pub(super) maxima: Vec<ValueId>,
 }
 
 impl Pending {
@@ -49,14 +53,24 @@ pub(super) fn find(graph: &Graph, number: usize, axes: &Axes<'_>) -> Vec<Pending
     for id in graph.ids() {
         let (sum, own) = left_open(graph, number, id, axes);
         if !sum.is_empty() || !own.is_empty() {
-            found.push(Pending { origin: id, sum, own, chain: vec![id], sum_at: 0, own_at: Some(0) });
+            found.push(Pending {
+                origin: id,
+                sum,
+                own,
+                chain: vec![id],
+                sum_at: 0,
+                own_at: Some(0),
+                maxima: Vec::new(),
+            });
         }
     }
     let unsettled = unsettled(graph, &found);
     let size = |id: ValueId| local_bytes(graph, number, id, axes);
     for pending in &mut found {
-        if !pending.own.is_empty() && dropped_again(graph, number, pending, axes) {
-            pending.own_at = None;
+        if !pending.own.is_empty()
+            && let Some(maxima) = dropped_again(graph, number, pending, axes)
+        {
+            (pending.own_at, pending.maxima) = (None, maxima);
         }
         let sum_chain = if pending.sum.is_empty() {
             vec![pending.origin]
@@ -190,10 +204,21 @@ fn own_passes(graph: &Graph, user: ValueId, from: ValueId, unsettled: &HashSet<V
     }
 }
 
-/// Whether everything that comes of an exclusive value ends in products that pick by the same ids over the same ranks.
-fn dropped_again(graph: &Graph, number: usize, pending: &Pending, axes: &Axes<'_>) -> bool {
-    let Some(ids) = graph.operands(pending.origin).get(2).copied() else { return false };
-    let Some(rows) = graph.tensor(ids) else { return false };
+/// The largest magnitudes of rows of an exclusive value, if everything else that comes of it ends in products that pick by
+/// the same ids over the same ranks.
+fn dropped_again(graph: &Graph, number: usize, pending: &Pending, axes: &Axes<'_>) -> Option<Vec<ValueId>> {
+    let ids = graph.operands(pending.origin).get(2).copied()?;
+    let rows = graph.tensor(ids)?;
+    let mut maxima = Vec::new();
+    let begins = |id: ValueId| {
+        let picks = matches!(graph.node(id).op, Op::Linear { .. }) && graph.operands(id).get(2) == Some(&ids);
+        picks && index_axis(graph, id).is_some_and(|axis| axes.of(number, table_of(graph, id), &axis) == pending.own)
+    };
+    let elsewhere = elsewhere::numbers(graph, begins);
+    // No element is below 0, and all are 0 on the ranks that do not have the rows.
+    let is_magnitude = |id: ValueId| {
+        matches!(graph.node(id).op, Op::Unary(Unary::Abs)) && elsewhere.get(id.0 as usize) == Some(&Some(0.0))
+    };
     let kept = |axis: &str| rows.axis(axis).is_none();
     let mut open = vec![pending.origin];
     let mut seen: HashSet<ValueId> = HashSet::new();
@@ -202,20 +227,24 @@ fn dropped_again(graph: &Graph, number: usize, pending: &Pending, axes: &Axes<'_
             continue;
         }
         if graph.outputs.iter().any(|(_, o)| *o == v) || graph.users(v).is_empty() {
-            return false;
+            return None;
         }
         for user in graph.users(v) {
             let operands = graph.operands(user);
             let row_wise = match &graph.node(user).op {
                 Op::Linear { .. } if operands.get(2) == Some(&ids) && operands.first() == Some(&v) => {
-                    let same = index_axis(graph, user)
-                        .is_some_and(|axis| axes.of(number, table_of(graph, user), &axis) == pending.own);
-                    if !same || operands.get(1) == Some(&v) {
-                        return false;
+                    if !begins(user) || operands.get(1) == Some(&v) {
+                        return None;
                     }
                     continue;
                 }
-                Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => true,
+                Op::Reduce { op: ReduceOp::Max, axis, .. } if kept(axis) && is_magnitude(v) => {
+                    if !maxima.contains(&user) {
+                        maxima.push(user);
+                    }
+                    continue;
+                }
+                Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) | Op::BlockRound { .. } => true,
                 Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => {
                     kept(axis)
                 }
@@ -228,12 +257,12 @@ fn dropped_again(graph: &Graph, number: usize, pending: &Pending, axes: &Axes<'_
                 _ => false,
             };
             if !row_wise {
-                return false;
+                return None;
             }
             open.push(user);
         }
     }
-    true
+    Some(maxima)
 }
 
 /// Bytes of a value on one rank, per combination of rows.

@@ -5,7 +5,8 @@ use super::error;
 use super::pending::{Pending, by_value};
 use crate::PassError;
 use crate::error::defect;
-use ir::{ALL_ROWS, Axis, DType, Extent, Graph, GraphBuilder, Node, Op, Order, TensorType, Type, ValueId};
+use ir::ValueId;
+use ir::{ALL_ROWS, Axis, Binary, DType, Extent, Graph, GraphBuilder, Node, Op, Order, ReduceOp, TensorType, Type};
 use std::collections::HashMap;
 
 /// Rewrites a graph; `results` says whether its outputs are the entry's.
@@ -26,8 +27,13 @@ pub(super) fn local(
         owned: HashMap::new(),
         joined: HashMap::new(),
     };
+    let owners = |id: &ValueId| -> Vec<String> {
+        let of = pending.iter().filter(|p| p.maxima.contains(id));
+        of.flat_map(|p| p.own.iter().cloned()).collect()
+    };
     for id in graph.ids() {
         let mut value = rewriter.operation(id)?;
+        value = rewriter.largest(id, value, &owners(&id))?;
         for (index, sum, own) in complete.get(&id).into_iter().flatten() {
             let Some(p) = pending.get(*index) else { continue };
             value = rewriter.complete(id, value, p, *sum, *own)?;
@@ -235,6 +241,33 @@ impl Rewriter<'_> {
         }
         // One rank had the value and the others -0, so the sum is a number of the narrow format.
         Ok(self.new.add(Op::Round(ty.dtype), &[total], Type::Tensor(wide.with_dtype(ty.dtype)), span))
+    }
+
+    /// The largest over ranks, of what each has found along its part of an axis or in the rows that it owns.
+    fn largest(&mut self, id: ValueId, value: ValueId, owners: &[String]) -> Result<ValueId, PassError> {
+        let Op::Reduce { op: ReduceOp::Max, axis, .. } = &self.old.node(id).op else { return Ok(value) };
+        let operand = self.old.operands(id).first().copied().ok_or_else(|| defect(format!("{id} reduces nothing")))?;
+        let spread = self.axes.of(self.number, operand, axis);
+        let named = |mesh: &&str| spread.iter().chain(owners).any(|a| a == mesh);
+        let over: Vec<String> = self.axes.mesh().axes().map(|(a, _)| a).filter(named).map(str::to_owned).collect();
+        let Type::Tensor(ty) = self.new.graph().node(value).ty.clone() else { return Ok(value) };
+        if over.is_empty() {
+            return Ok(value);
+        }
+        let span = self.old.node(id).span;
+        let ranks = format!("{axis}.rank");
+        let with = |n: u64| {
+            let axes = ty.axes.iter().cloned().chain([Axis::fixed(ranks.clone(), n)]).collect();
+            Type::Tensor(TensorType::new(DType::F32, axes))
+        };
+        let one = Type::Tensor(TensorType::new(DType::F32, vec![Axis::fixed(ranks.clone(), 1)]));
+        let least = self.new.add(Op::Literal(vec![f32::NEG_INFINITY]), &[], one, None);
+        let own = self.new.add(Op::Binary(Binary::Max), &[value, least], with(1), span);
+        let parts = self.axes.parts(&over);
+        let gather = Op::AllGather { axis: ranks.clone(), over, into: ranks.clone() };
+        let all = self.new.add(gather, &[own], with(parts), span);
+        let largest = Op::Reduce { op: ReduceOp::Max, axis: ranks, order: Order::Fold };
+        Ok(self.new.add(largest, &[all], Type::Tensor(ty), span))
     }
 
     /// The whole value on every rank.

@@ -15,6 +15,7 @@
 
 mod allowed;
 mod compare;
+mod parts;
 mod plan;
 mod probe;
 mod ranks;
@@ -173,6 +174,9 @@ impl Walk<'_> {
             self.records = records.collect::<Result<Vec<_>, _>>().map_err(|e| trial::refused(&e))?;
             self.found.count(&self.trials, &self.records);
         }
+        for trial in &mut self.trials {
+            trial.take(&next.facts).map_err(|e| trial::refused(&e))?;
+        }
         let old = self.module.as_ref().map_or(Program::Model(self.model), Program::Module);
         let judge = Judge { facts: &self.model.facts, old, next: &next, trials: &self.trials, records: &self.records };
         let (validated, after) = judge.pass(pass.info, witness);
@@ -323,9 +327,10 @@ pub fn probed(
     new: &Module,
     trials: &[Trial],
 ) -> Result<Option<Difference>, interp::InterpError> {
+    let quantised = [&old.facts, &new.facts];
     let (old, new) = (probe::of(old), probe::of(new));
     for trial in trials.iter().filter(|t| t.seed == 1) {
-        let trial = trial.probe(facts)?;
+        let trial = trial.probe(facts, quantised)?;
         let left = |module: &Module| compare::without_signs_of_zeros(&trial.record(Program::Module(module))?);
         if let Some(mut first) = compare::compare(&trial, &left(&old)?, &left(&new)?).first {
             first.compared = format!("without roundings and with numbers that add exactly, {}", first.compared);

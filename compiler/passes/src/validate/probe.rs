@@ -13,6 +13,9 @@
 //! a sum over picked experts add about eight bits more: 24 bits hold that. What is computed from complete values need not
 //! be exact, because it is the same operation on the same number.
 //!
+//! Quantised inputs are made exact too: a scale found from a largest magnitude becomes a power of two, blocks are a quotient by
+//! the checkpoint's number, which is a power of two here, and it is what is quantised that becomes a multiple of a step.
+//!
 //! The factors are found without asking the pass: a value that is multiplied with what comes of a product of weights that a
 //! sum over ranks completes, before or after it is completed, and that does not depend on that product itself.
 
@@ -25,6 +28,8 @@ const OPERAND: (f32, f32) = (4.0, 4.0);
 pub(super) const WEIGHT_STEPS: f32 = 8.0;
 /// Splits a number of 24 bits after the third: 2^21 + 1.
 const SHORT: f32 = 2_097_153.0;
+/// The same after the first: 2^23 + 1.
+const SHORTEST: f32 = 8_388_609.0;
 
 /// A level as a probe.
 pub(super) fn of(module: &Module) -> Module {
@@ -40,21 +45,22 @@ pub(super) fn of(module: &Module) -> Module {
 }
 
 pub(super) fn wide(dtype: DType) -> DType {
-    if dtype == DType::Bf16 { DType::F32 } else { dtype }
+    if dtype.is_float() { DType::F32 } else { dtype }
 }
 
 fn graph(graph: &Graph) -> Graph {
     let factors = factors(graph);
+    let coarse = operands_of_products(graph);
     let mut probe = Writer { new: GraphBuilder::new(), short: HashMap::new(), coarse: HashMap::new() };
     let mut copies: Vec<ValueId> = Vec::with_capacity(graph.len());
     for id in graph.ids() {
         let node = graph.node(id);
         let mut operands: Vec<ValueId> = graph.operands(id).iter().map(|v| copies[v.0 as usize]).collect();
         for (slot, operand) in operands.iter_mut().enumerate() {
-            match &node.op {
-                Op::Linear { .. } if slot == 0 => *operand = probe.coarse(*operand),
-                _ if factors.contains(&(id, slot)) => *operand = probe.short(*operand),
-                _ => {}
+            if coarse.contains(&(id, slot)) {
+                *operand = probe.coarse(*operand);
+            } else if factors.contains(&(id, slot)) {
+                *operand = probe.short(*operand, SHORT);
             }
         }
         let ty = match &node.ty {
@@ -64,8 +70,10 @@ fn graph(graph: &Graph) -> Graph {
         let copy = match &node.op {
             Op::Input(name) => probe.new.input(name, ty),
             Op::Round(dtype) => probe.new.add(Op::Round(wide(*dtype)), &operands, ty, node.span),
+            Op::BlockRound { .. } => probe.new.add(Op::Binary(Binary::Div), &operands, ty, node.span),
             op => probe.new.add(op.clone(), &operands, ty, node.span),
         };
+        let copy = if is_found_scale(graph, id) { probe.power_of_two(copy) } else { copy };
         if let Some(name) = &node.name {
             probe.new.name(copy, name);
         }
@@ -113,19 +121,56 @@ impl Writer {
         y
     }
 
-    /// The leading three bits.
-    fn short(&mut self, x: ValueId) -> ValueId {
+    /// A power of two from the number on, below four times of it.
+    fn power_of_two(&mut self, x: ValueId) -> ValueId {
+        let Some(ty) = self.floats(x) else { return x };
+        let two = self.number(2.0);
+        let twice = self.binary(Binary::Mul, x, two, &ty);
+        self.short(twice, SHORTEST)
+    }
+
+    /// The leading bits that a splitting constant leaves.
+    fn short(&mut self, x: ValueId, constant: f32) -> ValueId {
         if let Some(known) = self.short.get(&x) {
             return *known;
         }
         let Some(ty) = self.floats(x) else { return x };
-        let by = self.number(SHORT);
+        let by = self.number(constant);
         let wide = self.binary(Binary::Mul, x, by, &ty);
         let rest = self.binary(Binary::Sub, wide, x, &ty);
         let y = self.binary(Binary::Sub, wide, rest, &ty);
         self.short.insert(x, y);
         y
     }
+}
+
+/// What products take in, and the place where it becomes a multiple of a step: the product itself, or what quantises for it.
+fn operands_of_products(graph: &Graph) -> HashSet<(ValueId, usize)> {
+    let products = graph.ids().filter(|id| matches!(graph.node(*id).op, Op::Linear { .. }));
+    let place = |product: ValueId| {
+        let codes = graph.operands(product).first().copied()?;
+        match &graph.node(codes).op {
+            Op::BlockRound { .. } => Some((codes, 0)),
+            Op::Round(dtype) if dtype.is_narrow() => {
+                let scaled = graph.operands(codes).first().copied()?;
+                let axes = graph.tensor(scaled).map(|t| t.axes.len());
+                let is_whole = |o: &ValueId| graph.tensor(*o).map(|t| t.axes.len()) == axes;
+                let slot = graph.operands(scaled).iter().position(is_whole)?;
+                Some((scaled, slot))
+            }
+            _ => None,
+        }
+    };
+    products.map(|product| place(product).unwrap_or((product, 0))).collect()
+}
+
+/// Whether a value is a scale found from a largest magnitude: it over a number of the graph.
+fn is_found_scale(graph: &Graph, id: ValueId) -> bool {
+    let operands = graph.operands(id);
+    let op = |slot: usize| operands.get(slot).map(|v| &graph.node(*v).op);
+    matches!(graph.node(id).op, Op::Binary(Binary::Div))
+        && matches!(op(0), Some(Op::Reduce { op: ReduceOp::Max, .. }))
+        && matches!(op(1), Some(Op::Literal(_)))
 }
 
 /// Factors of products with what a sum over ranks completes: the product and the place of the factor in it.
@@ -235,6 +280,10 @@ mod tests {
         for (x, wanted) in [(0.3f32, 0.3125), (1.1, 1.0), (-7.9, -8.0)] {
             let wide = x * super::SHORT;
             assert_eq!(wide - (wide - x), wanted);
+        }
+        for (x, wanted) in [(1.0f32, 2.0), (1.4, 2.0), (1.5, 4.0), (1.9, 4.0), (0.0, 0.0)] {
+            let wide = 2.0 * x * super::SHORTEST;
+            assert_eq!(wide - (wide - 2.0 * x), wanted);
         }
     }
 }

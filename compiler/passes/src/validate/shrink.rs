@@ -2,9 +2,10 @@
 //!
 //! What must hold between dims is read from the model: product axes stay products, query heads a multiple of cached
 //! heads, selections shorter than what they select from. Two dims of one length get one length, longer ones stay longer.
+//! Where the checkpoint keeps blocks, rows stay whole blocks.
 
 use crate::PassError;
-use ir::{Facts, Graph, KvRef, Mesh, Model, Op};
+use ir::{DType, Facts, Graph, KvRef, Mesh, Model, Op, StoredFormat};
 use std::collections::{BTreeMap, BTreeSet};
 use targets::Target;
 
@@ -164,6 +165,8 @@ struct Bounds {
     selected: BTreeMap<String, String>,
     /// Axis that the mesh spreads → number of parts.
     parts: BTreeMap<String, u64>,
+    /// Axes along which blocks run.
+    blocks: BTreeSet<String>,
 }
 
 impl Bounds {
@@ -174,6 +177,11 @@ impl Bounds {
             if parts > 1 {
                 bounds.parts.insert(axis.clone(), parts);
             }
+        }
+        if model.facts.stored.as_ref().is_some_and(|s| s.format == StoredFormat::Nvfp4) {
+            let rows =
+                model.facts.weights.iter().filter(|w| w.quantised_form().is_some()).filter_map(|w| w.axes.last());
+            bounds.blocks = rows.filter_map(|row| row.last()).map(|axis| axis.name.clone()).collect();
         }
         let graphs = model.blocks.iter().chain(&model.entries).map(|b| &b.graph);
         for graph in graphs {
@@ -234,6 +242,10 @@ impl Bounds {
         let mut small = BTreeMap::new();
         for (name, full) in dims() {
             let wanted = match rank.get(full).filter(|_| free(name)) {
+                Some(rank) if !self.blocks.is_empty() => {
+                    // Whole blocks, and for other dims an odd length between two numbers of blocks.
+                    (*rank as u64 + 1) * DType::BLOCK + if self.blocks.contains(name) { 0 } else { FACTOR }
+                }
                 Some(rank) => SIZES[(*rank).min(SIZES.len() - 1)],
                 None if cached.contains(name) => CACHED_HEADS,
                 None => FACTOR,
@@ -267,7 +279,8 @@ impl Bounds {
             let products = facts.products.keys().filter(|key| facts.dims.get(*key).is_some_and(|n| n < full));
             let longest = products.filter_map(|key| small.get(key)).copied().max().unwrap_or(0);
             if small.get(name).is_some_and(|n| *n <= longest) {
-                small.insert(name.clone(), ((longest + 1) | 1).min(*full));
+                let longer = ((longest + 1) | 1).next_multiple_of(self.granule(name));
+                small.insert(name.clone(), longer.min(*full));
             }
         }
         for (count, axis) in &self.selected {
@@ -278,6 +291,11 @@ impl Bounds {
         small
     }
 
+    /// What a rank's part of an axis is a multiple of.
+    fn granule(&self, name: &str) -> u64 {
+        if self.blocks.contains(name) { DType::BLOCK } else { 1 }
+    }
+
     /// The length nearest above that comes out even over the ranks; where ranks share entries of the full axis, they share
     /// those of the small one.
     fn spread(&self, name: &str, wanted: u64, full: u64) -> u64 {
@@ -285,7 +303,10 @@ impl Bounds {
             Some(parts) if full < *parts => {
                 (1..=wanted.min(full)).rev().find(|n| parts.is_multiple_of(*n)).unwrap_or(full)
             }
-            Some(parts) => wanted.div_ceil(*parts).saturating_mul(*parts).min(full),
+            Some(parts) => {
+                let step = parts.saturating_mul(self.granule(name)).max(1);
+                wanted.div_ceil(step).saturating_mul(step).min(full)
+            }
             None => wanted.min(full),
         }
     }
@@ -296,8 +317,8 @@ impl Bounds {
         let total = |small: &BTreeMap<String, u64>| -> u64 {
             factors.iter().map(|f| f.parse().ok().or_else(|| small.get(f).copied()).unwrap_or(1)).product()
         };
-        let parts = self.parts.get(key).copied().unwrap_or(1);
-        // More than the mesh has ranks is never needed.
+        let parts = self.parts.get(key).copied().unwrap_or(1).saturating_mul(self.granule(key));
+        // More than the mesh has ranks, and a block has elements, is never needed.
         let most = total(small).max(bound).saturating_mul(parts.saturating_add(1));
         while total(small) < bound || !total(small).is_multiple_of(parts) {
             if total(small) > most {

@@ -1,5 +1,6 @@
 //! What validation runs a model on: seeded weights, and three steps of three sequences over a growing cache.
 
+use super::parts::{self, Purpose};
 use super::{plan, probe, ranks, regions};
 use crate::PassError;
 use interp::WeightMap;
@@ -79,7 +80,9 @@ impl Trial {
         let mut trials = Vec::new();
         for (signature, entry) in model.entries.iter().zip(&module.entries) {
             for seed in 1..=seeds.max(1) {
-                trials.push(Trial::new(&model.facts, signature, entry, seed).map_err(|e| refused(&e))?);
+                let mut trial = Trial::new(&model.facts, signature, entry, seed).map_err(|e| refused(&e))?;
+                trial.take(&module.facts).map_err(|e| refused(&e))?;
+                trials.push(trial);
             }
         }
         Ok(trials)
@@ -101,8 +104,14 @@ impl Trial {
         })
     }
 
-    /// The same steps with numbers for a probe: floats are binary32, weights multiples of a step and of ordinary size.
-    pub(super) fn probe(&self, facts: &Facts) -> Result<Trial, InterpError> {
+    /// Adds parts of quantised matrices that facts name, made of the matrices.
+    pub fn take(&mut self, facts: &Facts) -> Result<(), InterpError> {
+        parts::add(&mut self.weights, facts, Purpose::Trial)
+    }
+
+    /// The same steps with numbers for a probe: floats are binary32, weights multiples of a step and of ordinary size. Parts of
+    /// quantised matrices are those that `quantised` names.
+    pub(super) fn probe(&self, facts: &Facts, quantised: [&Facts; 2]) -> Result<Trial, InterpError> {
         let step = |x: f32| (x * probe::WEIGHT_STEPS).round_ties_even() / probe::WEIGHT_STEPS;
         let wide = |env: &Env| -> Result<Env, InterpError> {
             let mut new = Env::new();
@@ -112,10 +121,14 @@ impl Trial {
             }
             Ok(new)
         };
+        let mut weights = weights(facts, 1, &|w| probe::wide(w.dtype), &step)?;
+        for facts in quantised {
+            parts::add(&mut weights, facts, Purpose::Probe)?;
+        }
         Ok(Trial {
             entry: self.entry.clone(),
             seed: self.seed,
-            weights: weights(facts, 1, &|w| probe::wide(w.dtype), &step)?,
+            weights,
             inputs: self.inputs.iter().map(wide).collect::<Result<_, _>>()?,
             kinds: self.kinds.clone(),
             layers: self.layers,

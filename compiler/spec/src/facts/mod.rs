@@ -106,7 +106,7 @@ pub(crate) fn resolve(
     reader.keep_layers(choices, &mut dims, &mut schedule);
     let kv = reader.kv(&dims, &schedule, &values);
     let weights = reader.weights(&dims, act, &schedule);
-    let stored = reader.stored(&weights, &whole, choices, library);
+    let stored = reader.stored(&whole, choices, library);
     let shard = reader.shard(&dims);
     let captures = reader.captures();
     let runtime = reader.runtime();

@@ -6,9 +6,7 @@ use super::Reader;
 use crate::document::{Kind, Node, Table};
 use crate::library::{self, Written};
 use crate::{Choices, Diagnostic, Library};
-use ir::{
-    DType, LayerKinds, Scope, Span, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain, Weight,
-};
+use ir::{LayerKinds, Scope, Span, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};
 
 const KEYS: [&str; 5] = ["format", "inputs", "plain", "kv", "names"];
 
@@ -22,13 +20,7 @@ enum Said {
 
 impl Reader<'_> {
     /// `whole` is the schedule of all layers, of which the choices may keep some.
-    pub(super) fn stored(
-        &mut self,
-        weights: &[Weight],
-        whole: &[LayerKinds],
-        choices: &Choices,
-        library: &Library,
-    ) -> Option<Stored> {
+    pub(super) fn stored(&mut self, whole: &[LayerKinds], choices: &Choices, library: &Library) -> Option<Stored> {
         let empty = Table::new();
         let table = self.table("stored").unwrap_or(&empty);
         for (key, (span, _)) in table {
@@ -51,10 +43,8 @@ impl Reader<'_> {
         let names =
             get("names").map_or(Some(written.names.clone()), |node| self.stored_names(node, &written, format))?;
         let input = names.input.filter(|_| inputs == StoredInputs::Block);
-        let span = self.table("stored").map(|_| self.merged.table_span("stored"));
-        let stored = Stored { format, inputs, plain, kv, names: StoredNames { input, ..names }, span };
-        self.whole_blocks(&stored, weights, matches!(said, Said::Format(_)));
-        Some(stored)
+        let span = table.get("format").map(|(key, _)| *key);
+        Some(Stored { format, inputs, plain, kv, names: StoredNames { input, ..names }, span })
     }
 
     fn format(&mut self, node: &Node) -> Option<Said> {
@@ -233,36 +223,5 @@ impl Reader<'_> {
             }
         }
         Some(names)
-    }
-
-    /// Scales of blocks stand for 16 elements along what a product sums over.
-    fn whole_blocks(&mut self, stored: &Stored, weights: &[Weight], said: bool) {
-        if stored.format != StoredFormat::Nvfp4 {
-            return;
-        }
-        for weight in weights {
-            let listed = stored.plain.iter().any(|p| p.weight == weight.name && p.layers.is_none());
-            let summed = weight.quantised_form().and_then(|f| f.shape.last()).copied();
-            let Some(n) = summed.filter(|n| !listed && !n.is_multiple_of(DType::BLOCK)) else { continue };
-            let by = if said { "is stored" } else { "is assumed by the target to be stored" };
-            let d = Diagnostic::error(
-                "B0037",
-                format!(
-                    "rows of `{}` have {n} elements, and {} {by} in blocks of {}",
-                    weight.name,
-                    stored.format.word(),
-                    DType::BLOCK
-                ),
-            );
-            let d = match weight.span {
-                Some(span) => d.at(span, format!("{n} elements a row")),
-                None => d,
-            };
-            let d = d.note(stored.span, "said here");
-            self.error(
-                d.help(format!("add {} = \"all\" to plain in [stored], if the checkpoint has it so", weight.name)),
-            );
-            return;
-        }
     }
 }

@@ -37,8 +37,10 @@ pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
         let group = format!("config_groups.{name}");
         let own = inputs_of(object, &group);
         if *inputs.get_or_insert(own) != own {
-            object
-                .refuse(&format!("{group}.input_activations"), "other groups have others; one kind of inputs is read");
+            object.refuse(
+                &format!("{group}.input_activations"),
+                "another group has other inputs; one kind is read for all groups",
+            );
         }
         let mut listed = object.texts(&format!("{group}.targets"))?;
         if listed.is_empty() {
@@ -55,7 +57,8 @@ pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
     Some(Scheme {
         format: StoredFormat::Fp8,
         inputs: inputs.unwrap_or(StoredInputs::Token),
-        targets: (!all).then_some(targets),
+        linear: all,
+        targets,
         excluded,
         kv: modelopt::cached(object, "kv_cache_scheme"),
         at: object.span("format"),

@@ -17,7 +17,7 @@ pub(crate) fn plain(scheme: &mut Scheme, facts: &Facts, out: &mut Vec<Diagnostic
             Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).map(Some).collect(),
         };
         let Some(form) = weight.quantised_form() else {
-            layers.iter().for_each(|layer| kept(scheme, weight, *layer, facts, out));
+            kept(scheme, weight, &layers, facts, out);
             continue;
         };
         let mut plain = Vec::new();
@@ -59,7 +59,7 @@ fn quantised(
     let block = block.is_some_and(|block| scheme.excluded.block(&block));
     let mut first: Option<(bool, String)> = None;
     for module in modules {
-        let meant = scheme.targets.as_mut().is_none_or(|targets| targets.name(&module));
+        let meant = scheme.targets.name(&module) || scheme.linear;
         let excluded = scheme.excluded.name(&module) || block;
         let own = meant && !excluded;
         match &first {
@@ -77,21 +77,21 @@ fn quantised(
     Ok(first.is_some_and(|(own, _)| own))
 }
 
-/// Refuses a target that names a module which the spec does not let be quantised.
-fn kept(scheme: &mut Scheme, weight: &Weight, layer: Option<usize>, facts: &Facts, out: &mut Vec<Diagnostic>) {
-    let mut told = false;
-    for form in &weight.disk {
-        for module in modules(weight, form, layer, facts) {
-            let meant = scheme.targets.as_mut().is_some_and(|targets| targets.name(&module));
-            let excluded = scheme.excluded.name(&module);
-            if meant && !excluded && !told {
-                told = true;
-                let message =
-                    format!("`{module}` is quantised, and the spec keeps W.{} in {}", weight.name, weight.dtype);
-                let d = Diagnostic::error("B0413", message).at(scheme.at, "by the targets of this scheme");
-                out.push(d.help("quantise matrices of products only, and leave this one out"));
-            }
+/// Refuses a target that names a module which the spec does not let be quantised. All modules are asked for, so that the
+/// lists know what they name.
+fn kept(scheme: &mut Scheme, weight: &Weight, layers: &[Option<usize>], facts: &Facts, out: &mut Vec<Diagnostic>) {
+    let of_form = |form| layers.iter().flat_map(move |layer| modules(weight, form, *layer, facts));
+    let mut named = None;
+    for module in weight.disk.iter().flat_map(of_form) {
+        let excluded = scheme.excluded.name(&module);
+        if scheme.targets.name(&module) && !excluded {
+            named.get_or_insert(module);
         }
+    }
+    if let Some(module) = named {
+        let message = format!("`{module}` is quantised, and the spec keeps W.{} in {}", weight.name, weight.dtype);
+        let d = Diagnostic::error("B0413", message).at(scheme.at, "by the targets of this scheme");
+        out.push(d.help("quantise matrices of products only, and leave this one out"));
     }
 }
 
@@ -129,8 +129,7 @@ fn idle(scheme: &Scheme, out: &mut Vec<Diagnostic>) {
             d.at(scheme.excluded_at, "this list").help("compare the names with those of the checkpoint's tensors"),
         );
     }
-    let idle = scheme.targets.as_ref().map_or_else(Vec::new, |t| t.idle());
-    if let Some(entry) = idle.first() {
+    if let Some(entry) = scheme.targets.idle().first() {
         let d = Diagnostic::error("B0411", format!("`{entry}` is to be quantised, and no module is called so"));
         out.push(
             d.at(scheme.at, "a target of this scheme")

@@ -34,9 +34,11 @@ const FILE: &str = "hf_quant_config.json";
 pub(crate) struct Scheme {
     pub format: StoredFormat,
     pub inputs: StoredInputs,
-    /// Modules that are quantised; `None` for every linear one.
-    pub targets: Option<Patterns>,
-    /// Of those, the ones that are not.
+    /// Whether every linear module is quantised.
+    pub linear: bool,
+    /// Further modules that are quantised.
+    pub targets: Patterns,
+    /// Of all those, the ones that are not.
     pub excluded: Patterns,
     /// Whether cached rows have scales.
     pub kv: bool,
@@ -99,7 +101,9 @@ fn read(object: &mut Object<'_>) -> Found {
             None
         }
     };
-    object.unread();
+    if scheme.is_some() {
+        object.unread();
+    }
     match scheme {
         Some(scheme) if !object.failed() => Found::Scheme(Box::new(scheme)),
         _ => Found::Refused,

@@ -5,7 +5,7 @@
 use super::Scheme;
 use super::compressed::patterns;
 use super::object::Object;
-use super::pattern::Style;
+use super::pattern::{Patterns, Style};
 use ir::{DType, StoredFormat, StoredInputs};
 use serde_json::{Value, json};
 
@@ -46,7 +46,8 @@ pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
     Some(Scheme {
         format: StoredFormat::Nvfp4,
         inputs,
-        targets: None,
+        linear: true,
+        targets: Patterns::new(Style::Components, &[]).ok()?,
         excluded,
         kv: cached(object, &kv_key),
         at: object.span(&algorithm),

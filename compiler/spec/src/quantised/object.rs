@@ -73,9 +73,9 @@ impl<'a> Object<'a> {
     pub fn demand(&mut self, key: &str, allowed: &[Value]) {
         let found = self.get(key).cloned().unwrap_or(Value::Null);
         if !allowed.contains(&found) {
-            let words: Vec<String> =
-                allowed.iter().map(|v| if v.is_null() { "nothing".to_owned() } else { v.to_string() }).collect();
-            self.refuse(key, &format!("{} is read there", words.join(" or ")));
+            let word = |v: &Value| if v.is_null() { "no value".to_owned() } else { v.to_string() };
+            let words: Vec<String> = allowed.iter().map(word).collect();
+            self.refuse(key, &format!("only {} is read there", words.join(" or ")));
         }
     }
 

@@ -3,7 +3,7 @@
 //! | | a plain entry names | a pattern |
 //! |---|---|---|
 //! | [`Style::Suffixes`] | the module, or every module that ends in `.` and the entry | `re:…`, a regular expression from the name's start |
-//! | [`Style::Components`] | the module, or every module with that component | `*` stands for anything, in the whole name or in one component |
+//! | [`Style::Components`] | the module, or every module with that component | `*` stands for anything and `[01]` for one of them, in the whole name or in one component |
 //!
 //! A module does not stand for what is inside it: `a.b` does not name `a.b.c`.
 
@@ -39,10 +39,7 @@ impl Patterns {
         }
         let pattern = |entry: &String| match style {
             Style::Suffixes => entry.strip_prefix("re:").map(|p| format!("^(?:{p})")),
-            Style::Components => {
-                let parts = || entry.split('*').map(regex::escape).collect::<Vec<_>>().join(".*");
-                entry.contains('*').then(|| format!("^(?s:{})$", parts()))
-            }
+            Style::Components => entry.contains(['*', '[']).then(|| format!("^(?s:{})$", glob(entry))),
         };
         let (mut plain, mut patterns) = (HashSet::new(), Vec::new());
         for entry in entries {
@@ -101,6 +98,31 @@ impl Patterns {
     }
 }
 
+/// A glob as a regular expression: `*` for anything, `[01]` for one of some characters, all else for itself.
+fn glob(entry: &str) -> String {
+    let mut out = String::new();
+    let mut rest = entry;
+    while let Some(at) = rest.find(['*', '[']) {
+        let (before, special) = rest.split_at(at);
+        out += &regex::escape(before);
+        rest = special.get(1..).unwrap_or("");
+        if special.starts_with('*') {
+            out += ".*";
+            continue;
+        }
+        match rest.split_once(']') {
+            Some((set, behind)) if !set.is_empty() => {
+                let (not, set) = set.strip_prefix('!').map_or(("", set), |set| ("^", set));
+                // A range keeps its dash.
+                out += &format!("[{not}{}]", regex::escape(set).replace("\\-", "-"));
+                rest = behind;
+            }
+            _ => out += "\\[",
+        }
+    }
+    out + &regex::escape(rest)
+}
+
 /// The words of the regular expressions' own error, on one line.
 fn told(entry: &str, error: &regex::Error) -> String {
     let why = match error {
@@ -141,6 +163,8 @@ mod tests {
         assert!(is("m.0.attn*", "m.0.attn.q") && !is("m.0.attn*", "m.10.attn.q") && !is("m.1*.attn", "m.1.2.attn.q"));
         assert!(is("attn", "m.0.attn.q") && is("at*", "m.0.attn.q") && !is("tt*", "m.0.attn.q"));
         assert!(!is("m.0.attn", "m.0.attn.q"), "a parent does not stand for its children");
+        assert!(is("m.[01].attn*", "m.1.attn.q") && !is("m.[01].attn*", "m.2.attn.q") && !is("m.[!1].*", "m.1.q"));
+        assert!(is("m.[0-2].q", "m.1.q") && is("m[", "m[") && !is("m.[].q", "m.1.q"));
         assert!(is("m.0*", "m.00.x") && !is("m.0.*", "mx0.x"), "a dot is a dot");
     }
 

@@ -1,0 +1,151 @@
+//! Single products of quantised matrices against numbers that an independent implementation computed (`golden_ops` of the
+//! fixtures): codes, scales, and results in every way that a target may run them.
+
+use interp::{Context, Data, Env, Hooks, NoCache, Outputs, Site, Tensor, WeightMap, run_entry};
+use ir::{DType, Module};
+use passes::Compile;
+use safetensors::tensor::{Dtype, SafeTensors};
+use std::collections::BTreeMap;
+use std::path::Path;
+use targets::{FormatUse, Formats, Target};
+
+/// Products meet the recorded ones within this share of a row's largest: sums are in another order there.
+const TOLERANCE: f32 = 1e-5;
+
+/// Tensors of a file as numbers; codes of 8 bits as what they are called.
+fn read(fixture: &str, file: &str) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture).join(file);
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let numbers = |dtype: Dtype, data: &[u8]| -> Vec<f32> {
+        match dtype {
+            Dtype::F32 => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            Dtype::BF16 => {
+                let wide = |b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+                data.as_chunks().0.iter().map(wide).collect()
+            }
+            _ => data.iter().map(|b| f32::from(*b)).collect(),
+        }
+    };
+    file.iter().map(|(name, t)| (name.to_owned(), (t.shape().to_vec(), numbers(t.dtype(), t.data())))).collect()
+}
+
+/// A value by name, as the run showed it.
+#[derive(Default)]
+struct Seen(BTreeMap<String, Tensor>);
+
+impl Hooks for Seen {
+    fn on_value(&mut self, site: Site<'_>, value: &Tensor) {
+        self.0.insert(site.name.to_owned(), value.clone());
+    }
+}
+
+/// `linear(x, w)` with w stored in a format, quantised for a target that runs it so.
+fn product(stored: &str, how: FormatUse, [rows, columns]: [usize; 2]) -> Module {
+    let text = format!(
+        "module m act bf16 dim rows = {rows} dim columns = {columns}
+        weight model w: bf16[rows, columns] quant disk \"w.weight\" shape [{rows}, {columns}]
+        {stored}
+        entry e {{ graph first (%x) -> (x = %x) {{ axes T = rows %x: bf16[T, columns] = input x }}
+        graph last (%x) -> (y = %y) {{ axes T = rows
+            %x: bf16[T, columns] = input x
+            %w: bf16[rows, columns] = weight model w
+            %y: f32[T, rows] = linear over [columns] order any (%x, %w) }} }}"
+    );
+    let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let mut target = Target::load("cpu").expect("a target");
+    target.formats = Formats { fp8: how, nvfp4: how, ..Formats::default() };
+    let module = passes::quantise::run(&module, &Compile::one_device(&target)).expect("a module");
+    assert_eq!(ir::verify_module(&module), Ok(()));
+    module
+}
+
+fn run(module: &Module, weights: &WeightMap, x: &Tensor) -> (Outputs, Seen) {
+    let mut seen = Seen::default();
+    let mut context = Context { layer: None, weights, cache: &mut NoCache, hooks: &mut seen };
+    let mut env = Env::new();
+    env.insert("x", x.clone());
+    let outputs = run_entry(&module.entries[0], &module.facts, &mut env, &mut context).expect("a run");
+    (outputs, seen)
+}
+
+fn meets(found: &Outputs, wanted: &[f32], columns: usize, what: &str) {
+    let found = found["y"].floats().expect("floats");
+    assert_eq!(found.len(), wanted.len(), "{what}");
+    for (ours, theirs) in found.chunks(columns).zip(wanted.chunks(columns)) {
+        let largest = theirs.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let worst = ours.iter().zip(theirs).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(worst <= TOLERANCE * largest, "{what}: {worst:e} off, the row's largest is {largest}");
+    }
+}
+
+fn tensor(axes: &[(&str, usize)], dtype: DType, data: Vec<f32>) -> Tensor {
+    let axes = axes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    Tensor::new(axes, dtype, Data::F32(data)).expect("a tensor")
+}
+
+/// Modules that a file has products of.
+fn modules(golden: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Vec<&str> {
+    golden.keys().filter_map(|name| name.strip_suffix(".y")).collect()
+}
+
+#[test]
+fn fp8() {
+    let (golden, checkpoint) =
+        (read("beam-tiny-fp8", "golden_ops.safetensors"), read("beam-tiny-fp8", "model.safetensors"));
+    assert_eq!(modules(&golden).len(), 3);
+    for name in modules(&golden) {
+        let of = |what: &str| &golden[&format!("{name}.{what}")];
+        let (shape, codes) = &checkpoint[&format!("{name}.weight")];
+        let (_, scale) = &checkpoint[&format!("{name}.weight_scale")];
+        let (out, columns) = (shape[0], shape[1]);
+        let mut weights = WeightMap::new();
+        let codes = codes.iter().map(|c| numerics::e4m3_value(*c as u8)).collect();
+        weights.insert("w.codes", None, tensor(&[("rows", out), ("columns", columns)], DType::E4m3, codes));
+        weights.insert("w.scale", None, tensor(&[("rows", out)], DType::F32, scale.clone()));
+        let (x_shape, x) = of("x");
+        let x = tensor(&[("T", x_shape[0]), ("columns", columns)], DType::Bf16, x.clone());
+        let stored = "stored fp8 inputs token codes weight scale weight_scale";
+        let (y, seen) = run(&product(stored, FormatUse::Native, [out, columns]), &weights, &x);
+        let found: Vec<f32> =
+            seen.0["x.codes"].floats().expect("floats").iter().map(|c| f32::from(numerics::e4m3_code(*c))).collect();
+        assert_eq!(found, of("x_codes").1, "{name}: codes");
+        assert_eq!(seen.0["x.scale"].floats(), Some(&of("x_scale").1[..]), "{name}: scales");
+        meets(&y, &of("y").1, out, name);
+        let (y, _) = run(&product(stored, FormatUse::Weights, [out, columns]), &weights, &x);
+        meets(&y, &of("y_weights_only").1, out, name);
+    }
+}
+
+#[test]
+fn nvfp4() {
+    let golden = read("beam-tiny-nvfp4", "golden_ops.safetensors");
+    let checkpoint = read("beam-tiny-nvfp4", "model.safetensors");
+    assert_eq!(modules(&golden).len(), 3);
+    for name in modules(&golden) {
+        let of = |what: &str| &golden[&format!("{name}.{what}")];
+        let part = |what: &str| &checkpoint[&format!("{name}.{what}")];
+        let (out, columns) = (part("weight").0[0], part("weight").0[1] * 2);
+        let blocks = |codes: &[f32], scales: &[f32]| -> Vec<f32> {
+            let bytes: Vec<u8> = codes.iter().map(|c| *c as u8).collect();
+            let (codes, _) = bytes.as_chunks();
+            let block = |(codes, scale): (&[u8; 8], &f32)| numerics::Block { scale: *scale as u8, codes: *codes };
+            codes.iter().zip(scales).flat_map(|pair| block(pair).values()).collect()
+        };
+        let mut weights = WeightMap::new();
+        let codes = blocks(&part("weight").1, &part("weight_scale").1);
+        weights.insert("w.codes", None, tensor(&[("rows", out), ("columns", columns)], DType::Nvfp4, codes));
+        weights.insert("w.scale", None, tensor(&[("rows", out)], DType::F32, vec![part("weight_scale_2").1[0]; out]));
+        weights.insert("w.input", None, tensor(&[], DType::F32, part("input_scale").1.clone()));
+        let (x_shape, x) = of("x");
+        let x = tensor(&[("T", x_shape[0]), ("columns", columns)], DType::Bf16, x.clone());
+        let stored =
+            "stored nvfp4 inputs block codes weight scale weight_scale global weight_scale_2 input input_scale";
+        let (y, seen) = run(&product(stored, FormatUse::Native, [out, columns]), &weights, &x);
+        let wanted = blocks(&of("x_codes").1, &of("x_block_scale").1);
+        assert_eq!(seen.0["x.codes"].floats(), Some(&wanted[..]), "{name}: codes and scales of blocks");
+        meets(&y, &of("y").1, out, name);
+        let (y, _) = run(&product(stored, FormatUse::Weights, [out, columns]), &weights, &x);
+        meets(&y, &of("y_weights_only").1, out, name);
+    }
+}
