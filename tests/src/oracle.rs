@@ -3,6 +3,8 @@
 //! A staged comparison injects the recorded input of one stage and compares the stage's output: one rounding more or
 //! less shows at once, which an end-to-end comparison of a random network would hide in noise.
 
+mod quantised;
+
 use crate::safetensors_file::{Numbers, read, write};
 use crate::{Programs, root};
 use std::collections::BTreeMap;
@@ -123,6 +125,10 @@ impl Oracle {
     /// Runs every comparison that the directory has values for.
     pub fn run(mut self) -> Vec<Row> {
         let narrow = self.config["dtype"] == "bfloat16";
+        if self.config["quantization_config"].is_object() {
+            self.quantised();
+            return self.rows;
+        }
         if narrow {
             self.end_to_end("cpu-f32", "golden_f32", F32);
             self.end_to_end("cpu", "golden", BF16);

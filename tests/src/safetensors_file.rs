@@ -36,6 +36,7 @@ fn numbers(view: &TensorView<'_>) -> Vec<f32> {
         Dtype::I32 => data.chunks_exact(4).map(|c| i32::from_le_bytes(four(c)) as f32).collect(),
         Dtype::I64 => data.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap_or([0; 8])) as f32).collect(),
         Dtype::U8 => data.iter().map(|b| f32::from(*b)).collect(),
+        Dtype::F8_E4M3 => data.iter().map(|b| numerics::e4m3_value(*b)).collect(),
         other => panic!("format {other:?} is not used in tests"),
     }
 }

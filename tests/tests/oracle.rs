@@ -19,6 +19,16 @@ fn bf16() {
 }
 
 #[test]
+fn fp8() {
+    holds("beam-tiny-fp8");
+}
+
+#[test]
+fn nvfp4() {
+    holds("beam-tiny-nvfp4");
+}
+
+#[test]
 fn bf16_packed_and_sharded() {
     holds("beam-tiny-bf16-packed");
 }

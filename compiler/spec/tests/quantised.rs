@@ -76,3 +76,72 @@ fn every_form_of_a_config_is_read_or_refused_by_name() {
     }
     assert!(update || wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+/// What a spec with these tables stores, or the first line of what is wrong with it.
+fn said(tables: &str, choices: &Choices) -> Result<Option<ir::Stored>, String> {
+    let checked = check_text("spec.toml", &format!("extends = \"beam-nano\"\n{tables}"), &Library::embedded(), choices);
+    let told = render(&checked.diagnostics, &checked.sources, false);
+    if checked.model.is_none() {
+        return Err(told.lines().next().unwrap_or("").to_owned());
+    }
+    assert_eq!(told, "");
+    Ok(stored(checked))
+}
+
+#[test]
+fn a_target_assumes_a_format_where_the_spec_names_none() {
+    use ir::{StoredFormat::*, StoredInputs};
+    let assume = |format| Choices { assume: Some(format), ..Choices::default() };
+    let convert = |format| Choices { convert: true, ..assume(format) };
+    assert_eq!(said("", &Choices::default()), Ok(None));
+    let assumed = said("", &assume(Nvfp4)).unwrap().expect("assumed");
+    assert_eq!((assumed.format, assumed.inputs, &assumed.kv), (Nvfp4, StoredInputs::Block, &None));
+    assert_eq!(assumed.plain, [ir::StoredPlain { weight: "head".to_owned(), layers: None }], "the base says so");
+    assert_eq!(assumed.names.input.as_deref(), Some("input_scale"));
+    let none = "[stored]\nformat = \"none\"\n";
+    assert_eq!(said(none, &assume(Fp8)), Ok(None), "what is said is not assumed");
+    assert_eq!(said(none, &convert(Fp8)).unwrap().map(|s| s.format), Some(Fp8), "it becomes so while it is loaded");
+    let told = said("[stored]\nformat = \"fp8\"\n", &assume(Nvfp4)).unwrap();
+    assert_eq!(told.map(|s| s.format), Some(Fp8));
+}
+
+#[test]
+fn what_is_stored_may_be_said_in_full() {
+    let text = "[stored]\nformat = \"nvfp4\"\ninputs = \"plain\"\nplain = { o = [5, 2], q = \"all\" }\n\
+                names = { scale = \"s\", global = \"g\" }\nkv = { k_scale = \"a.k\", v_scale = [\"a.v\", \"b.v\"] }\n";
+    let whole = said(text, &Choices::default()).unwrap().expect("said");
+    let plain = |layers: &[usize]| {
+        let o = ir::StoredPlain { weight: "o".to_owned(), layers: Some(layers.to_vec()) };
+        [o, ir::StoredPlain { weight: "q".to_owned(), layers: None }]
+    };
+    assert_eq!(whole.plain, plain(&[2, 5]));
+    let names = (whole.names.codes.as_str(), whole.names.scale.as_str(), whole.names.global.as_deref());
+    assert_eq!((names, whole.names.input), (("weight", "s", Some("g")), None), "plain inputs have no number");
+    let kv = whole.kv.expect("scales");
+    assert_eq!((kv.k_scale, kv.v_scale.len()), (vec!["model.layers.{l}.a.k".to_owned()], 2));
+    // Of a part of the layers, those that stay are counted anew.
+    let some = Choices { layers: Some(vec![0, 2, 3, 5]), ..Choices::default() };
+    assert_eq!(said(text, &some).unwrap().expect("said").plain, plain(&[1, 3]));
+}
+
+#[test]
+fn what_is_wrong_with_stored_formats_is_told() {
+    for (table, wanted) in [
+        ("format = \"int8\"", "error[B0035]: no format that a checkpoint is stored in"),
+        ("format = 8", "error[B0035]: no format that a checkpoint is stored in"),
+        ("format = \"fp8\"\ninputs = \"block\"", "error[B0035]: fp8 products take in \"plain\" or \"token\""),
+        ("format = \"fp8\"\nplain = { hed = \"all\" }", "error[B0036]: there is no weight `hed`"),
+        ("format = \"fp8\"\nplain = { head = [0] }", "error[B0010]: \"all\" is expected"),
+        ("format = \"fp8\"\nplain = { o = [99] }", "error[B0036]: there is no such layer"),
+        ("format = \"fp8\"\nplain = { o = [-1] }", "error[B0036]: there is no such layer"),
+        ("format = \"fp8\"\nplain = { ffn_up = [7] }", "error[B0036]: layer 7 has no weight `ffn_up`"),
+        ("format = \"fp8\"\nplain = [\"head\"]", "error[B0010]: a table of weights is expected"),
+        ("format = \"fp8\"\nkv = { k_scale = \"k\" }", "error[B0035]: scales of cached rows without `v_scale`"),
+        ("format = \"fp8\"\nkv = { k_scale = [] , v_scale = 3 }", "error[B0010]: a tensor name or a list of them"),
+        ("format = \"fp8\"\nnames = { global = \"g\" }", "error[B0011]: [stored.names] has no key `global`"),
+        ("formt = \"fp8\"", "error[B0011]: [stored] has no key `formt`"),
+    ] {
+        let told = said(&format!("[stored]\n{table}\n"), &Choices::default()).expect_err(table);
+        assert!(told.starts_with(wanted), "{table}\n{told}");
+    }
+}

@@ -4,6 +4,7 @@ use crate::bench::BenchArgs;
 use crate::failure::Failure;
 use crate::grammar::GrammarArgs;
 use crate::parse::ParseArgs;
+use crate::quantise::QuantiseArgs;
 use crate::score::ScoreArgs;
 use crate::serve::{EndpointArgs, SchedulingArgs};
 use clap::{Args, Parser, Subcommand};
@@ -48,9 +49,9 @@ pub enum Command {
     /// Time the configurations of a tunable artifact (not in this build).
     #[command(after_help = format!("Example:\n  beam-run tune artifact --out tuning.json\n\n{EXIT_CODES}"))]
     Tune(Later),
-    /// Write a quantised checkpoint (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run quantise --model DIR --format F --out DIR\n\n{EXIT_CODES}"))]
-    Quantise(Later),
+    /// Write a quantised checkpoint in the form that public quantisers write.
+    #[command(after_help = format!("Examples:\n  beam-run quantise --model examples/beam-nano --format fp8 --out nano-fp8\n  beam-run quantise --model DIR --artifact artifact --calibrate tokens.json --format nvfp4 --out DIR-nvfp4\n\n{EXIT_CODES}"))]
+    Quantise(Box<QuantiseArgs>),
     /// Parse recorded outputs with a response template.
     #[command(after_help = format!("Example:\n  beam-run parse --template template.json --cases cases.jsonl\n\nOne JSON line a case comes out; tests/fixtures/response-parse/README.md says what a case is.\n\n{EXIT_CODES}"))]
     Parse(ParseArgs),
@@ -79,6 +80,9 @@ pub struct ModelArgs {
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
     #[arg(long)]
     pub narrow: bool,
+    /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
+    #[arg(long)]
+    pub widen: bool,
     /// Run one rank of a mesh such as tp=8, faithfully (not in this build).
     #[arg(long, value_name = "MESH")]
     rank_of: Option<String>,
@@ -88,7 +92,7 @@ impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, executor, narrow, rank_of: None }
+        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None }
     }
 
     /// Refuses what this build cannot do, before anything is read.

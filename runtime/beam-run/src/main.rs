@@ -4,10 +4,12 @@ mod args;
 mod bench;
 mod doctor;
 mod failure;
+mod feed;
 mod generate;
 mod grammar;
 mod model;
 mod parse;
+mod quantise;
 mod score;
 mod selftest;
 mod serve;
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
         Command::Selftest(a) => (a.json, a.model.supported().and_then(|()| selftest::selftest(a))),
         Command::Bench(a) => (a.json(), bench::bench(a)),
         Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
-        Command::Quantise(a) => (a.json, Err(Failure::not_in_this_build("beam-run quantise"))),
+        Command::Quantise(a) => (a.json, quantise::quantise(a)),
         Command::Parse(a) => (a.json, parse::parse(a)),
         Command::Grammar(a) => (a.json, grammar::grammar(a)),
     };

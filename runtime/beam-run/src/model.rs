@@ -30,7 +30,7 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
         }
     };
     let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
-    let options = LoadOptions { narrow: args.narrow, ..LoadOptions::default() };
+    let options = LoadOptions { narrow: args.narrow, widen: args.widen, ..LoadOptions::default() };
     // Hidden by itself when the error stream is no terminal.
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("loading weights {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {

@@ -4,21 +4,23 @@
 //! `logits.{s}` or `nll.{s}` by the number of the sequence; traced values carry the map's names, with `.{s}`
 //! behind them if there are several sequences. An injected tensor is named like a traced one.
 
-mod files;
+mod compare;
+pub mod files;
 mod losses;
 mod names;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
+use crate::feed::{Feed, chunk_tokens};
 use crate::model;
-use device::{Probe, Probed, Tensor, TensorData, pool_pages_for};
-use engine::{Executor, ExecutorFacts, SequenceRows, Step, StepError, WantedRow};
+use device::{Probe, Probed, Tensor, TensorData};
+use engine::Executor;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use losses::Losses;
 use names::Names;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Positions are binary32 numbers inside a model; from here on neighbours fall together.
 const POSITIONS_END: usize = 1 << 24;
@@ -33,8 +35,12 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE")]
     pub tokens: PathBuf,
     /// Safetensors file to write.
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "compare")]
+    pub out: Option<PathBuf>,
+    /// Print how far other models are from this one, layer by layer, and their losses: an artifact and its model directory, as often as
+    /// there are models. A file of tokens may say which part of each sequence is given: {"tokens": [[…], …], "prompts": [length, …]}.
+    #[arg(long, value_names = ["ARTIFACT", "DIR"], num_args = 2, conflicts_with_all = ["out", "nll", "trace", "inject"])]
+    pub compare: Vec<PathBuf>,
     /// Position of the first token; nothing is cached before it.
     #[arg(long, value_name = "P", default_value_t = 0)]
     pub start: usize,
@@ -55,7 +61,11 @@ pub struct ScoreArgs {
 
 /// Runs the command.
 pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
-    files::check_writable(&args.out)?;
+    if !args.compare.is_empty() {
+        return compare::compare(args);
+    }
+    let out_file = args.out.as_deref().unwrap_or(Path::new(""));
+    files::check_writable(out_file)?;
     let sequences = files::read_tokens(&args.tokens)?;
     let map = args.trace.as_deref().map(files::read_map).transpose()?;
     let injected = args.inject.as_deref().map(files::read_tensors).transpose()?.unwrap_or_default();
@@ -68,15 +78,11 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
             args.start
         )));
     }
-    // One page more than the tokens need, as the first position may stand anywhere in its page.
-    let page_tokens = artifact.plan.kv.iter().map(|kv| kv.page_tokens as usize).max().unwrap_or(1);
-    let pages = pool_pages_for(&artifact.plan, longest + page_tokens, 1);
-    let mut executor =
-        device::load_probed(&artifact, &weights, args.model.executor()?, &pages).map_err(Failure::input)?;
-    let entry = artifact.plan.entries.first().map(|e| e.name.clone()).unwrap_or_default();
-    check_tokens(args, &sequences, executor.facts().vocab)?;
+    let feed = Feed::new(&artifact, args.start);
+    let mut executor = feed.probed(&artifact, &weights, args.model.executor()?, longest)?;
+    check_tokens(&args.tokens, &sequences, executor.facts().vocab)?;
     let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;
-    let run = Run { args, entry, names, page_tokens, several: sequences.len() > 1, bar: bar(&sequences) };
+    let run = Run { args, feed, names, several: sequences.len() > 1, bar: bar(&sequences) };
     run.check_names()?;
     let mut per_sequence = run.probes(injected, sequences.len())?;
     let mut out = IndexMap::new();
@@ -86,23 +92,24 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
         summary.push(run.sequence(executor.as_mut(), s, tokens, inject, &mut out)?);
     }
     run.bar.finish_and_clear();
-    files::write_tensors(&args.out, &out)?;
+    files::write_tensors(out_file, &out)?;
     report(args, &out, &summary);
     Ok(())
 }
 
-fn check_tokens(args: &ScoreArgs, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
+/// Refuses sequences that no model of so many tokens can be given; `file` has them.
+pub fn check_tokens(file: &Path, sequences: &[Vec<i32>], vocab: usize) -> Result<(), Failure> {
     for (s, tokens) in sequences.iter().enumerate() {
         if tokens.is_empty() {
             return Err(Failure::input(format!(
                 "R0413: sequence {s} of `{}` has no token, at least 1 is needed; remove it",
-                args.tokens.display()
+                file.display()
             )));
         }
         if let Some((i, token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= vocab) {
             return Err(Failure::input(format!(
                 "R0407: `{}` has token {token} at place {i} of sequence {s}, the model knows 0 to {}; use the model's own tokenizer",
-                args.tokens.display(),
+                file.display(),
                 vocab.saturating_sub(1)
             )));
         }
@@ -129,16 +136,15 @@ fn report(args: &ScoreArgs, out: &IndexMap<String, Tensor>, summary: &[serde_jso
             let loss = of["mean_nll"].as_f64().map_or(String::new(), |x| format!(", mean loss {x:.6} nats"));
             println!("sequence {s}: {} tokens{loss}", of["tokens"]);
         }
-        println!("{}: {} tensors", args.out.display(), out.len());
+        println!("{}: {} tensors", args.out.as_deref().unwrap_or(Path::new("")).display(), out.len());
     }
 }
 
 /// What all sequences share.
 struct Run<'a> {
     args: &'a ScoreArgs,
-    entry: String,
+    feed: Feed,
     names: Names,
-    page_tokens: usize,
     several: bool,
     bar: ProgressBar,
 }
@@ -195,13 +201,12 @@ impl Run<'_> {
         let probe = Probe { trace: self.names.traced(), inject, rows: Some(tokens.len()), start: self.args.start };
         executor.set_probe(probe).map_err(Failure::input)?;
         let vocab = executor.facts().vocab;
-        let chunk = executor.facts().max_tokens.min(executor.facts().max_wanted).max(1);
+        let chunk = chunk_tokens(executor.facts());
         let mut logits = Vec::new();
         let mut losses = Losses::default();
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
-            let step = self.step(executor.facts(), first, part);
-            let rows = run_step(executor, step)?;
+            let rows = self.feed.run(executor, first, part)?;
             for (place, row) in rows.iter().enumerate() {
                 if self.args.nll {
                     losses.row(row, tokens.get(first + place + 1).copied());
@@ -233,43 +238,5 @@ impl Run<'_> {
             };
         }
         Ok(json!({"tokens": tokens.len(), "mean_nll": mean}))
-    }
-
-    /// The step of some tokens; `first` counts from the sequence's first.
-    fn step(&self, facts: &ExecutorFacts, first: usize, tokens: &[i32]) -> Step {
-        let before = self.args.start / self.page_tokens;
-        let end = self.args.start + first + tokens.len();
-        let pages = end.div_ceil(self.page_tokens);
-        // Virtual page 0 stands for everything before the first position and has no memory.
-        let table: Vec<i32> = (0..=pages.saturating_sub(before) as i32).map(|p| if p == 0 { -1 } else { p }).collect();
-        let wanted = |row| WantedRow { row, sampling: None, mask: None, logits: true };
-        Step {
-            entry: self.entry.clone(),
-            tokens: tokens.to_vec(),
-            positions: (0..tokens.len()).map(|i| (self.args.start + first + i) as i32).collect(),
-            sequences: vec![SequenceRows {
-                start: 0,
-                len: tokens.len(),
-                pages: std::sync::Arc::new(
-                    (0..pages).map(|p| if p < before { 0 } else { (p - before + 1) as u32 }).collect(),
-                ),
-            }],
-            translation: vec![table.into(); facts.kv.len()],
-            wanted: (0..tokens.len()).map(wanted).collect(),
-        }
-    }
-}
-
-fn run_step(executor: &mut dyn Probed, step: Step) -> Result<Vec<Vec<f32>>, Failure> {
-    let fault = |e: StepError| match e {
-        StepError::Contract(_) => Failure::input(e),
-        StepError::Device(_) => Failure::device(e),
-    };
-    let ticket = executor.submit(step).map_err(fault)?;
-    loop {
-        if let Some(output) = executor.poll(ticket).map_err(fault)? {
-            return Ok(output.logits.into_iter().flatten().collect());
-        }
-        std::thread::yield_now();
     }
 }

@@ -1,6 +1,7 @@
 //! Paged cache memory. Where a row lies is data: the layout's strides and physical page ids.
 
 use crate::error::PrepareError;
+use crate::view::{Target, View};
 use ir::{DType, KvLayout};
 use numerics::{decode_bf16, encode_bf16};
 
@@ -23,6 +24,8 @@ struct Kind {
 enum Memory {
     F32(Vec<f32>),
     Bf16(Vec<u16>),
+    /// Codes.
+    E4m3(Vec<u8>),
 }
 
 /// Key or value of a row.
@@ -52,7 +55,8 @@ impl Memory {
         match dtype {
             DType::F32 => Some(zeroed(elements).map(Memory::F32)),
             DType::Bf16 => Some(zeroed(elements).map(Memory::Bf16)),
-            DType::I32 | DType::Bool => None,
+            DType::E4m3 => Some(zeroed(elements).map(Memory::E4m3)),
+            DType::I32 | DType::Bool | DType::E5m2 | DType::Nvfp4 => None,
         }
     }
 }
@@ -128,6 +132,7 @@ impl Cache {
         match &self.memories[..] {
             [Memory::F32(x)] if self.kinds.len() > 1 => Some(x.len() as u64 * 4),
             [Memory::Bf16(x)] if self.kinds.len() > 1 => Some(x.len() as u64 * 2),
+            [Memory::E4m3(x)] if self.kinds.len() > 1 => Some(x.len() as u64),
             _ => None,
         }
     }
@@ -167,6 +172,7 @@ impl Cache {
         match pool.data {
             Memory::F32(x) => x.copy_within(source, to),
             Memory::Bf16(x) => x.copy_within(source, to),
+            Memory::E4m3(x) => x.copy_within(source, to),
         }
     }
 
@@ -177,6 +183,7 @@ impl Cache {
         match pool.data {
             Memory::F32(x) => x[page * stride..(page + 1) * stride].fill(0.0),
             Memory::Bf16(x) => x[page * stride..(page + 1) * stride].fill(0),
+            Memory::E4m3(x) => x[page * stride..(page + 1) * stride].fill(0),
         }
     }
 
@@ -186,6 +193,7 @@ impl Cache {
         pool.layout.for_each_row(layer, page, |row| match pool.data {
             Memory::F32(x) => out.extend_from_slice(bytemuck::cast_slice(&x[row])),
             Memory::Bf16(x) => out.extend_from_slice(bytemuck::cast_slice(&x[row])),
+            Memory::E4m3(x) => out.extend_from_slice(&x[row]),
         });
     }
 
@@ -204,6 +212,7 @@ impl Cache {
             match &mut *pool.data {
                 Memory::F32(x) => bytemuck::cast_slice_mut(&mut x[row]).copy_from_slice(part),
                 Memory::Bf16(x) => bytemuck::cast_slice_mut(&mut x[row]).copy_from_slice(part),
+                Memory::E4m3(x) => x[row].copy_from_slice(part),
             }
         });
         true
@@ -249,6 +258,7 @@ impl PoolMut<'_> {
             match &mut *self.data {
                 Memory::F32(x) => x[at..at + width].copy_from_slice(numbers),
                 Memory::Bf16(x) => encode_bf16(numbers, &mut x[at..at + width]),
+                Memory::E4m3(x) => Target::E4m3(&mut x[at..at + width]).put(0, numbers),
             }
         }
     }
@@ -264,6 +274,9 @@ impl Pool<'_> {
             match self.data {
                 Memory::F32(x) => row.copy_from_slice(&x[at..at + width]),
                 Memory::Bf16(x) => decode_bf16(&x[at..at + width], row),
+                Memory::E4m3(x) => {
+                    View::E4m3(&x[at..at + width]).numbers(0, width, row);
+                }
             }
         }
     }

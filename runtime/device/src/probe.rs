@@ -1,6 +1,7 @@
 //! Values traced out of a run and injected into it, by the full name of a graph value.
 //!
-//! A full name is `first.NAME`, `layers.{l}.NAME` or `last.NAME`; NAME is a node's name, or an output's where no node has it. The value of
+//! A full name is `first.NAME`, `layers.{l}.NAME` or `last.NAME`; NAME is a node's name, or an output's where no node has it; `%7`
+//! means the node of that number, which need not have a name. The value of
 //! a graph's input stands at the entry of the graph. Over the steps since a probe was set, traced rows are put one after another,
 //! and injected rows are taken by the number of the row.
 
@@ -140,8 +141,9 @@ impl<'a> Sites<'a> {
     fn find(&self, full: &str) -> Result<(usize, ValueId, &'a TensorType), ProbeError> {
         for (stage, (prefix, graph)) in self.stages().enumerate() {
             let Some(name) = full.strip_prefix(&prefix) else { continue };
-            let found = names(graph).into_iter().find(|(n, _)| *n == name);
-            if let Some((id, ty)) = found.and_then(|(_, id)| Some((id, graph.tensor(id)?))) {
+            let found = names(graph).into_iter().find(|(n, _)| *n == name).map(|(_, id)| id);
+            let found = found.or_else(|| graph.ids().find(|id| id.to_string() == name));
+            if let Some((id, ty)) = found.and_then(|id| Some((id, graph.tensor(id)?))) {
                 return Ok((stage, id, ty));
             }
         }

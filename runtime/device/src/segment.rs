@@ -286,6 +286,9 @@ fn reborrow<'t>(target: &'t mut Target<'_>) -> Target<'t> {
         Target::Bf16(x) => Target::Bf16(x),
         Target::I32(x) => Target::I32(x),
         Target::Bool(x) => Target::Bool(x),
+        Target::E4m3(x) => Target::E4m3(x),
+        Target::E5m2(x) => Target::E5m2(x),
+        Target::Nvfp4(x) => Target::Nvfp4(x),
     }
 }
 

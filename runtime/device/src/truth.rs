@@ -254,12 +254,7 @@ impl Hooks for Watch<'_> {
         let data = match (data, ty.dtype) {
             (TensorData::I32(x), _) => interp::Data::I32(x),
             (TensorData::F32(x), DType::Bool) => interp::Data::Bool(x.iter().map(|x| *x != 0.0).collect()),
-            (TensorData::F32(mut x), dtype) => {
-                if dtype == DType::Bf16 {
-                    numerics::round_bf16_in_place(&mut x);
-                }
-                interp::Data::F32(x)
-            }
+            (TensorData::F32(x), dtype) => interp::Data::F32(kept(dtype, x)),
         };
         interp::Tensor::new(lengths(&ty, rows), ty.dtype, data).ok()
     }
@@ -275,4 +270,17 @@ impl Hooks for Watch<'_> {
             });
         }
     }
+}
+
+/// Numbers as a value of that format keeps them; of nvfp4 whole blocks, as the processor's kernels write them.
+fn kept(dtype: DType, x: Vec<f32>) -> Vec<f32> {
+    let mut bytes = vec![0u64; (dtype.bytes_for(x.len() as u64) as usize).div_ceil(8)];
+    if dtype == DType::F32 {
+        return x;
+    }
+    let size = dtype.bytes_for(x.len() as u64) as usize;
+    let bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut bytes)[..size];
+    let mut target = crate::view::Target::of(dtype, bytes);
+    target.put(0, &x);
+    target.view().to_f32()
 }

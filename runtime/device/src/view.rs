@@ -2,7 +2,10 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ir::DType;
-use numerics::{bf16_bits, bf16_value};
+use numerics::{BLOCK, Block, bf16_bits, bf16_value, e4m3_code, e4m3_value, e5m2_code, e5m2_value};
+
+/// A block of nvfp4 in memory: its codes, then its scale.
+pub(crate) type BlockBytes = [u8; BLOCK / 2 + 1];
 
 /// Elements of a value, read-only.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +15,11 @@ pub(crate) enum View<'a> {
     Bf16(&'a [u16]),
     I32(&'a [i32]),
     Bool(&'a [u8]),
+    /// Codes.
+    E4m3(&'a [u8]),
+    E5m2(&'a [u8]),
+    /// Whole blocks.
+    Nvfp4(&'a [BlockBytes]),
 }
 
 impl<'a> View<'a> {
@@ -22,6 +30,9 @@ impl<'a> View<'a> {
             DType::Bf16 => View::Bf16(cast_slice(bytes)),
             DType::I32 => View::I32(cast_slice(bytes)),
             DType::Bool => View::Bool(bytes),
+            DType::E4m3 => View::E4m3(bytes),
+            DType::E5m2 => View::E5m2(bytes),
+            DType::Nvfp4 => View::Nvfp4(bytes.as_chunks().0),
         }
     }
 
@@ -30,17 +41,21 @@ impl<'a> View<'a> {
             View::F32(x) => x.len(),
             View::Bf16(x) => x.len(),
             View::I32(x) => x.len(),
-            View::Bool(x) => x.len(),
+            View::Bool(x) | View::E4m3(x) | View::E5m2(x) => x.len(),
+            View::Nvfp4(x) => x.len() * BLOCK,
         }
     }
 
-    /// `len` elements from `at`.
+    /// `len` elements from `at`; of nvfp4 both are whole blocks.
     pub fn part(self, at: usize, len: usize) -> View<'a> {
         match self {
             View::F32(x) => View::F32(&x[at..at + len]),
             View::Bf16(x) => View::Bf16(&x[at..at + len]),
             View::I32(x) => View::I32(&x[at..at + len]),
             View::Bool(x) => View::Bool(&x[at..at + len]),
+            View::E4m3(x) => View::E4m3(&x[at..at + len]),
+            View::E5m2(x) => View::E5m2(&x[at..at + len]),
+            View::Nvfp4(x) => View::Nvfp4(&x[at / BLOCK..(at + len).div_ceil(BLOCK)]),
         }
     }
 
@@ -52,6 +67,9 @@ impl<'a> View<'a> {
             View::Bf16(x) => bf16_value(x[at]),
             View::I32(x) => x[at] as f32,
             View::Bool(x) => f32::from(x[at]),
+            View::E4m3(x) => e4m3_value(x[at]),
+            View::E5m2(x) => e5m2_value(x[at]),
+            View::Nvfp4(x) => block(&x[at / BLOCK]).values()[at % BLOCK],
         }
     }
 
@@ -74,6 +92,9 @@ impl<'a> View<'a> {
             View::Bf16(x) => decode(&x[at..at + len], scratch),
             View::I32(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = *v as f32),
             View::Bool(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = f32::from(*v)),
+            View::E4m3(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = e4m3_value(*v)),
+            View::E5m2(x) => scratch.iter_mut().zip(&x[at..at + len]).for_each(|(o, v)| *o = e5m2_value(*v)),
+            View::Nvfp4(x) => decode_blocks(x, at, &mut scratch[..len]),
         }
         &scratch[..len]
     }
@@ -99,6 +120,9 @@ pub(crate) enum Target<'a> {
     Bf16(&'a mut [u16]),
     I32(&'a mut [i32]),
     Bool(&'a mut [u8]),
+    E4m3(&'a mut [u8]),
+    E5m2(&'a mut [u8]),
+    Nvfp4(&'a mut [BlockBytes]),
 }
 
 impl<'a> Target<'a> {
@@ -109,6 +133,9 @@ impl<'a> Target<'a> {
             DType::Bf16 => Target::Bf16(cast_slice_mut(bytes)),
             DType::I32 => Target::I32(cast_slice_mut(bytes)),
             DType::Bool => Target::Bool(bytes),
+            DType::E4m3 => Target::E4m3(bytes),
+            DType::E5m2 => Target::E5m2(bytes),
+            DType::Nvfp4 => Target::Nvfp4(bytes.as_chunks_mut().0),
         }
     }
 
@@ -117,7 +144,8 @@ impl<'a> Target<'a> {
             Target::F32(x) => x.len(),
             Target::Bf16(x) => x.len(),
             Target::I32(x) => x.len(),
-            Target::Bool(x) => x.len(),
+            Target::Bool(x) | Target::E4m3(x) | Target::E5m2(x) => x.len(),
+            Target::Nvfp4(x) => x.len() * BLOCK,
         }
     }
 
@@ -128,10 +156,14 @@ impl<'a> Target<'a> {
             Target::Bf16(x) => View::Bf16(x),
             Target::I32(x) => View::I32(x),
             Target::Bool(x) => View::Bool(x),
+            Target::E4m3(x) => View::E4m3(x),
+            Target::E5m2(x) => View::E5m2(x),
+            Target::Nvfp4(x) => View::Nvfp4(x),
         }
     }
 
-    /// Writes numbers from `at` on, rounding to the format.
+    /// Writes numbers from `at` on, rounding to the format. Of nvfp4 they are whole blocks, which keep their elements where
+    /// a block can have them and are rounded under the scale 1 otherwise.
     #[inline(always)]
     pub fn put(&mut self, at: usize, numbers: &[f32]) {
         let range = at..at + numbers.len();
@@ -140,6 +172,13 @@ impl<'a> Target<'a> {
             Target::Bf16(x) => encode(numbers, &mut x[range]),
             Target::I32(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = *v as i32),
             Target::Bool(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = u8::from(*v != 0.0)),
+            Target::E4m3(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = e4m3_code(*v)),
+            Target::E5m2(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = e5m2_code(*v)),
+            Target::Nvfp4(x) => {
+                for (o, numbers) in x[at / BLOCK..].iter_mut().zip(numbers.as_chunks().0) {
+                    *o = bytes_of(Block::exactly(numbers).unwrap_or_else(|| Block::of(numbers, 1.0)));
+                }
+            }
         }
     }
 
@@ -151,6 +190,16 @@ impl<'a> Target<'a> {
             (Target::Bf16(x), View::Bf16(y)) => copy_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (Target::I32(x), View::I32(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
             (Target::Bool(x), View::Bool(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::E4m3(x), View::E4m3(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::E5m2(x), View::E5m2(y)) => x[at..at + len].copy_from_slice(&y[from_at..from_at + len]),
+            (Target::Nvfp4(x), View::Nvfp4(y)) => {
+                let blocks = from_at / BLOCK..(from_at + len).div_ceil(BLOCK);
+                x[at / BLOCK..][..blocks.len()].copy_from_slice(&y[blocks]);
+            }
+            (Target::Nvfp4(_), y) => {
+                let mut wide = vec![0.0; len];
+                self.put(at, y.numbers(from_at, len, &mut wide));
+            }
             (Target::Bf16(x), View::F32(y)) => encode_run(&y[from_at..from_at + len], &mut x[at..at + len]),
             (_, y) => (0..len).for_each(|i| self.put(at + i, &[y.number(from_at + i)])),
         }
@@ -164,7 +213,37 @@ impl<'a> Target<'a> {
             Target::Bf16(x) => x.chunks_mut(len).map(Target::Bf16).collect(),
             Target::I32(x) => x.chunks_mut(len).map(Target::I32).collect(),
             Target::Bool(x) => x.chunks_mut(len).map(Target::Bool).collect(),
+            Target::E4m3(x) => x.chunks_mut(len).map(Target::E4m3).collect(),
+            Target::E5m2(x) => x.chunks_mut(len).map(Target::E5m2).collect(),
+            Target::Nvfp4(x) => x.chunks_mut(len.div_ceil(BLOCK)).map(Target::Nvfp4).collect(),
         }
+    }
+}
+
+/// A block from memory.
+#[inline(always)]
+pub(crate) fn block(bytes: &BlockBytes) -> Block {
+    let [codes @ .., scale] = *bytes;
+    Block { scale, codes }
+}
+
+/// A block as memory keeps it.
+#[inline(always)]
+pub(crate) fn bytes_of(block: Block) -> BlockBytes {
+    let [a, b, c, d, e, f, g, h] = block.codes;
+    [a, b, c, d, e, f, g, h, block.scale]
+}
+
+/// Elements of blocks from `at` on.
+fn decode_blocks(blocks: &[BlockBytes], at: usize, out: &mut [f32]) {
+    let mut at = at;
+    let mut rest = out;
+    while !rest.is_empty() {
+        let inside = at % BLOCK;
+        let (now, after) = rest.split_at_mut((BLOCK - inside).min(rest.len()));
+        now.copy_from_slice(&block(&blocks[at / BLOCK]).values()[inside..inside + now.len()]);
+        at += now.len();
+        rest = after;
     }
 }
 

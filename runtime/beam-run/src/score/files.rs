@@ -12,6 +12,9 @@ use std::path::Path;
 #[serde(expecting = "an object with the key `tokens`")]
 struct Tokens {
     tokens: Vec<Vec<u32>>,
+    /// Tokens of each sequence that are given and not scored.
+    #[serde(default)]
+    prompts: Vec<usize>,
 }
 
 /// A value of the map: one graph value, or several of which the first that exists is meant.
@@ -28,6 +31,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 
 /// Token ids by sequence.
 pub fn read_tokens(path: &Path) -> Result<Vec<Vec<i32>>, Failure> {
+    read_prompted(path).map(|(tokens, _)| tokens)
+}
+
+/// Token ids by sequence, and how many of each are its prompt: 0 where the file does not say.
+pub fn read_prompted(path: &Path) -> Result<(Vec<Vec<i32>>, Vec<usize>), Failure> {
     let tokens: Tokens = serde_json::from_slice(&read(path)?).map_err(|e| {
         Failure::input(format!("R0402: `{}` is not of the form {{\"tokens\": [[1, 2], …]}}: {e}", path.display()))
     })?;
@@ -35,7 +43,19 @@ pub fn read_tokens(path: &Path) -> Result<Vec<Vec<i32>>, Failure> {
         i32::try_from(t)
             .map_err(|_| Failure::input(format!("R0402: `{}` has token {t}, ids end at {}", path.display(), i32::MAX)))
     };
-    tokens.tokens.into_iter().map(|s| s.into_iter().map(narrow).collect()).collect()
+    let mut prompts = tokens.prompts;
+    if !prompts.is_empty() && prompts.len() != tokens.tokens.len() {
+        return Err(Failure::input(format!(
+            "R0416: `{}` has {} sequences and the lengths of {} prompts; give one for each, or none",
+            path.display(),
+            tokens.tokens.len(),
+            prompts.len()
+        )));
+    }
+    prompts.resize(tokens.tokens.len(), 0);
+    let sequences: Result<Vec<Vec<i32>>, Failure> =
+        tokens.tokens.into_iter().map(|s| s.into_iter().map(narrow).collect()).collect();
+    Ok((sequences?, prompts))
 }
 
 /// Name → graph values.

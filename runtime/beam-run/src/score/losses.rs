@@ -21,7 +21,7 @@ impl Losses {
 }
 
 /// `-log softmax(logits)[token]`, in binary64.
-fn loss(logits: &[f32], token: usize) -> f64 {
+pub fn loss(logits: &[f32], token: usize) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).sum();
     let own = logits.get(token).map_or(f64::NAN, |x| f64::from(*x));

@@ -114,9 +114,7 @@ pub enum Problem {
         expected: Vec<u64>,
     },
     /// A format that is not read.
-    #[error(
-        "W0303: `{tensor}` in `{file}` is stored as {found}, {weight} is read from F32, BF16 or F16: this build reads unquantised checkpoints"
-    )]
+    #[error("W0303: `{tensor}` in `{file}` is stored as {found}, {weight} is read from {expected}")]
     Format {
         /// Weight.
         weight: String,
@@ -126,6 +124,40 @@ pub enum Problem {
         file: String,
         /// Format in the file.
         found: String,
+        /// Formats that it is read from, in words.
+        expected: &'static str,
+    },
+    /// A matrix in codes and scales where a wider weight is kept.
+    #[error(
+        "W0310: `{tensor}` in `{file}` is stored as {found} codes with scales, {weight} is resident as {resident}: a wider format"
+    )]
+    Stored {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// File.
+        file: String,
+        /// Format in the file.
+        found: String,
+        /// Format while the model runs.
+        resident: DType,
+    },
+    /// Numbers that must be one are not.
+    #[error(
+        "W0311: {weight} is one number for products that share their input, but `{one}` is {of_one} and `{other}` is {of_other}"
+    )]
+    Different {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        one: String,
+        /// Its number.
+        of_one: String,
+        /// Another tensor.
+        other: String,
+        /// Its number.
+        of_other: String,
     },
     /// A conversion that loses bits and was not asked for.
     #[error(
@@ -206,6 +238,8 @@ impl Problem {
             Problem::Recipe { .. } => "W0307",
             Problem::Memory { .. } => "W0308",
             Problem::Unknown { .. } => "W0309",
+            Problem::Stored { .. } => "W0310",
+            Problem::Different { .. } => "W0311",
         }
     }
 
@@ -225,7 +259,15 @@ impl Problem {
             Problem::Missing { .. } | Problem::Shape { .. } | Problem::Extra { .. } => {
                 "artifact and checkpoint must be of one model: compile the spec that `beamc import` makes of this checkpoint's config.json"
             }
-            Problem::Format { .. } => "use the unquantised checkpoint of this model",
+            Problem::Format { .. } => {
+                "compile the spec that `beamc import` makes of this checkpoint, which says what is stored how; formats that no target reads need another checkpoint"
+            }
+            Problem::Stored { .. } => {
+                "compile the spec that `beamc import` makes of this checkpoint for a target that runs its format, or pass --widen, which multiplies codes and scales out"
+            }
+            Problem::Different { .. } => {
+                "compile with `--unpack` and the name of the weight whose number differs, which then quantises its input on its own"
+            }
             Problem::Narrowing { .. } => {
                 "compile for a target that keeps f32 (cpu-f32), or pass --narrow, which rounds the weight and may change the model"
             }
@@ -242,7 +284,7 @@ impl Problem {
             Problem::NoWeights { .. } | Problem::Unreadable { .. } | Problem::Index { .. } => 1,
             Problem::ShardName { .. } | Problem::ShardMissing { .. } | Problem::Header { .. } => 2,
             Problem::NotInShard { .. } | Problem::NotInIndex { .. } => 3,
-            Problem::Format { .. } | Problem::Shape { .. } => 4,
+            Problem::Format { .. } | Problem::Shape { .. } | Problem::Stored { .. } | Problem::Different { .. } => 4,
             Problem::Missing { .. } | Problem::Ambiguous { .. } => 5,
             Problem::Narrowing { .. } => 6,
             Problem::Extra { .. } => 7,

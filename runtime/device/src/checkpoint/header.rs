@@ -58,6 +58,11 @@ impl FileDType {
         }
     }
 
+    /// Whether it is the format with that word.
+    pub(super) fn is(&self, word: &str) -> bool {
+        matches!(self, FileDType::Other(own) if own == word)
+    }
+
     /// Bits of one element, where the word is known.
     pub fn bits(&self) -> Option<u64> {
         match self {

@@ -1,9 +1,10 @@
 //! Loading: sources converted in parallel, straight from the map into their final place.
 
+use super::bits::{Bits, row_scale};
 use super::convert::Element;
 use super::error::{LoadErrors, Problem};
-use super::open::{Checkpoint, Found};
-use super::resolve::{Source, resolve};
+use super::open::Checkpoint;
+use super::resolve::{Source, Values, resolve};
 use super::weights::{Data, WeightTensor, Weights};
 use artifact::{RecipeForm, WeightRecipe};
 use ir::DType;
@@ -16,6 +17,8 @@ use std::sync::mpsc::{self, Sender};
 pub struct LoadOptions {
     /// Whether weights may be narrowed to their resident format. Loses bits; [`Weights::conversions`] says how many.
     pub narrow: bool,
+    /// Whether a matrix that the checkpoint stores as codes and scales may be multiplied out into a weight that is kept wider.
+    pub widen: bool,
     /// Patterns of tensors that belong to no weight and may be there all the same; `*` stands for any text.
     pub ignored: Vec<String>,
 }
@@ -42,7 +45,7 @@ impl Weights {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Weights, LoadErrors> {
-        let resolved = resolve(recipes, checkpoint, options.narrow, &options.ignored).map_err(LoadErrors::new)?;
+        let resolved = resolve(recipes, checkpoint, options).map_err(LoadErrors::new)?;
         let total_bytes = resident_bytes(recipes)?;
         let tensors = with_progress(total_bytes, progress, |done| {
             resolved.sources.par_iter().map(|source| read(source, done)).collect::<Vec<WeightTensor>>()
@@ -59,7 +62,7 @@ impl Weights {
 /// Bytes that the weights take, once it is known that the machine would give them.
 pub(super) fn resident_bytes(recipes: &[WeightRecipe]) -> Result<u64, LoadErrors> {
     let bytes = recipes.iter().try_fold(0u64, |sum, recipe| {
-        let own = recipe.dtype.bytes_for(recipe.elements()?);
+        let own = resident(recipe.dtype).bytes_for(recipe.elements()?);
         sum.checked_add(own)
     });
     let bytes = bytes.unwrap_or(u64::MAX);
@@ -98,41 +101,62 @@ fn with_progress<T: Send>(
 
 fn read(source: &Source, done: &Sender<u64>) -> WeightTensor {
     let recipe = source.recipe;
-    let data = match recipe.dtype {
+    let data = match resident(recipe.dtype) {
         DType::Bf16 => Data::Bf16(Arc::new(assemble::<u16>(source, done))),
-        // Recipes of other formats were refused.
-        DType::F32 | DType::I32 | DType::Bool => Data::F32(Arc::new(assemble::<f32>(source, done))),
+        _ => Data::F32(Arc::new(assemble::<f32>(source, done))),
     };
     WeightTensor { shape: recipe.shape.clone(), data }
 }
 
+/// The format in memory: what is narrower than bf16 is kept in it, which holds its numbers exactly.
+pub(super) fn resident(dtype: DType) -> DType {
+    if dtype.is_narrow() { DType::Bf16 } else { dtype }
+}
+
 fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Vec<T> {
     let elements = source.recipe.elements().unwrap_or(0) as usize;
-    let runs = Runs::of(source.form);
     // Zeroed memory costs nothing until it is written.
     let mut values = vec![T::default(); elements];
-    values.par_chunks_mut(CHUNK_ELEMENTS).enumerate().for_each_with(done.clone(), |done, (chunk, into)| {
-        fill(&runs, &source.tensors, chunk * CHUNK_ELEMENTS, into);
-        // The receiver outlives the work; if it did not, only a report would be lost.
-        let _ = done.send(size_of_val(into) as u64);
-    });
+    match &source.values {
+        Values::Of(bits) => {
+            let runs = Runs::of(source.form);
+            values.par_chunks_mut(CHUNK_ELEMENTS).enumerate().for_each_with(done.clone(), |done, (chunk, into)| {
+                fill(&runs, bits, chunk * CHUNK_ELEMENTS, into);
+                // The receiver outlives the work; if it did not, only a report would be lost.
+                let _ = done.send(size_of_val(into) as u64);
+            });
+        }
+        Values::Numbers(numbers) => {
+            let each = elements.div_ceil(numbers.len().max(1)).max(1);
+            values.chunks_mut(each).zip(numbers).for_each(|(part, x)| part.fill(T::rounded(*x)));
+            let _ = done.send(size_of_val(&values[..]) as u64);
+        }
+        Values::RowScales(tensors, columns) => {
+            let runs = Runs::of(source.form);
+            let columns = (*columns).max(1);
+            values.par_iter_mut().enumerate().for_each(|(row, x)| {
+                let (tensor, offset, _) = runs.locate(row * runs.columns());
+                if let Some(found) = tensors.get(tensor) {
+                    *x = T::rounded(row_scale(*found, offset / columns, columns));
+                }
+            });
+            let _ = done.send(size_of_val(&values[..]) as u64);
+        }
+    }
     values
 }
 
 /// Fills the elements of a weight from `at` on.
-fn fill<T: Element>(runs: &Runs, tensors: &[Found], at: usize, into: &mut [T]) {
+fn fill<T: Element>(runs: &Runs, tensors: &[Bits<'_>], at: usize, into: &mut [T]) {
     let mut at = at;
     let mut into = into;
     while !into.is_empty() {
         let (tensor, offset, length) = runs.locate(at);
         let length = length.clamp(1, into.len());
         let (part, rest) = std::mem::take(&mut into).split_at_mut(length);
-        if let Some(found) = tensors.get(tensor) {
-            let width = found.entry.dtype.bits().unwrap_or(8) as usize / 8;
-            // Shapes and sizes were compared, so the range is always there.
-            if let Some(bytes) = found.bytes.get(offset * width..(offset + length) * width) {
-                T::convert(&found.entry.dtype, bytes, part);
-            }
+        // Shapes and sizes were compared, so the range is always there.
+        if let Some(bits) = tensors.get(tensor) {
+            bits.read(offset, part);
         }
         at += length;
         into = rest;
@@ -149,6 +173,8 @@ struct Runs {
     outer: Vec<(usize, usize)>,
     /// First element of the part.
     base: usize,
+    /// Elements of a row that belong to the part.
+    columns: usize,
 }
 
 impl Runs {
@@ -175,7 +201,13 @@ impl Runs {
         }
         let mut outer: Vec<(usize, usize)> = dims.map(|(length, stride, _)| (length, stride)).collect();
         outer.reverse();
-        Runs { per_tensor, run, outer, base }
+        let columns = slice.last().map_or(1, |[_, length]| *length as usize);
+        Runs { per_tensor, run, outer, base, columns }
+    }
+
+    /// Elements that one row of a tensor contributes.
+    fn columns(&self) -> usize {
+        self.columns
     }
 
     /// Tensor, offset in it, and how many elements follow there, for element `at` of the weight.

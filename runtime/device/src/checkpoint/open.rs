@@ -101,6 +101,11 @@ impl Checkpoint {
         self.shards.iter().flat_map(|s| s.header.tensors.iter().map(|t| (s.file.as_str(), t)))
     }
 
+    /// What the header says of a tensor, and its bytes; `None` unless it is there and whole.
+    pub fn tensor(&self, name: &str) -> Option<(&TensorEntry, &[u8])> {
+        self.find(name).filter(|found| found.entry.intact).map(|found| (found.entry, found.bytes))
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<Found<'_>> {
         let (shard, entry) = self.tensors.get(name)?;
         let shard = self.shards.get(*shard)?;

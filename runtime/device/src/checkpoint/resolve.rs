@@ -1,11 +1,14 @@
 //! Recipes against a checkpoint: for every weight the bytes it consists of, or what is wrong.
 
+use super::bits::{Bits, float};
 use super::error::{Problem, quoted};
 use super::header::FileDType;
+use super::load::{LoadOptions, resident};
 use super::open::{Checkpoint, Found};
+use super::stored::{Stored, is_float, may_be_unread, same_shape};
 use super::weights::Conversion;
 use artifact::{RecipeForm, WeightRecipe};
-use ir::DType;
+use ir::{DType, DiskLayout};
 use std::collections::{BTreeMap, HashSet};
 
 /// A weight whose parts are all present and of the right shape.
@@ -13,8 +16,59 @@ use std::collections::{BTreeMap, HashSet};
 pub(super) struct Source<'a> {
     pub(super) recipe: &'a WeightRecipe,
     pub(super) form: &'a RecipeForm,
+    pub(super) values: Values<'a>,
+}
+
+/// What elements are made of.
+#[derive(Debug)]
+pub(super) enum Values<'a> {
     /// One per tensor of the form, in row-major order of the spread axes.
-    pub(super) tensors: Vec<Found<'a>>,
+    Of(Vec<Bits<'a>>),
+    /// Numbers, each the value of as many elements as any other.
+    Numbers(Vec<f32>),
+    /// The scales of rows of floats, one tensor after the other, and how long a row is.
+    RowScales(Vec<Found<'a>>, usize),
+}
+
+/// The format of codes and of blocks' scales.
+const E4M3: &str = "F8_E4M3";
+
+/// Whether a form of a weight of that format is read from a file's format.
+fn reads(form: &RecipeForm, dtype: DType, file: &FileDType) -> bool {
+    match (&form.layout, dtype) {
+        (DiskLayout::Plain, DType::E4m3) => file.is(E4M3),
+        (DiskLayout::Plain, DType::E5m2) => file.is("F8_E5M2"),
+        (DiskLayout::Nibbles { .. }, _) => file.is("U8"),
+        _ => is_float(file),
+    }
+}
+
+/// The formats that a form is read from, in words.
+fn words(form: &RecipeForm, dtype: DType) -> &'static str {
+    match (&form.layout, dtype) {
+        (DiskLayout::Plain, DType::E4m3) => E4M3,
+        (DiskLayout::Plain, DType::E5m2) => "F8_E5M2",
+        (DiskLayout::Nibbles { .. }, _) => "U8",
+        _ => "F32, BF16 or F16",
+    }
+}
+
+/// Shape of a tensor in a file.
+fn file_shape(form: &RecipeForm) -> Vec<u64> {
+    with_columns(form, if matches!(form.layout, DiskLayout::Nibbles { .. }) { 2 } else { 1 })
+}
+
+/// Shape of the tensor of its blocks' scales.
+fn scaled_shape(form: &RecipeForm) -> Vec<u64> {
+    with_columns(form, DType::BLOCK)
+}
+
+fn with_columns(form: &RecipeForm, divisor: u64) -> Vec<u64> {
+    let mut shape = form.shape.clone();
+    if let Some(columns) = shape.last_mut() {
+        *columns /= divisor;
+    }
+    shape
 }
 
 /// What is to be read, and the conversions that it takes.
@@ -24,24 +78,23 @@ pub(super) struct Resolved<'a> {
     pub(super) conversions: Vec<Conversion>,
 }
 
-/// Matches every recipe with the checkpoint. `ignored` are patterns (`*` stands for anything) of tensors that belong
-/// to no weight and may be there.
+/// Matches every recipe with the checkpoint.
 pub(super) fn resolve<'a>(
     recipes: &'a [WeightRecipe],
     checkpoint: &'a Checkpoint,
-    narrow: bool,
-    ignored: &[String],
+    options: &LoadOptions,
 ) -> Result<Resolved<'a>, Vec<Problem>> {
     let mut matcher = Matcher {
         checkpoint,
-        narrow,
+        narrow: options.narrow,
+        widen: options.widen,
         claimed: HashSet::new(),
         problems: checkpoint.problems().to_vec(),
         missing: Vec::new(),
         ways: BTreeMap::new(),
     };
     let sources: Vec<Source> = recipes.iter().filter_map(|recipe| matcher.source(recipe)).collect();
-    matcher.report_extra(ignored);
+    matcher.report_extra(&options.ignored);
     match matcher.problems.is_empty() {
         true => Ok(Resolved { sources, conversions: matcher.ways.into_values().collect() }),
         false => Err(matcher.problems),
@@ -51,12 +104,13 @@ pub(super) fn resolve<'a>(
 struct Matcher<'a> {
     checkpoint: &'a Checkpoint,
     narrow: bool,
+    widen: bool,
     claimed: HashSet<String>,
     problems: Vec<Problem>,
     /// Positions of `Missing` in `problems` with the name looked for.
     missing: Vec<(usize, String)>,
-    /// By file format, resident format, and whether bits are lost.
-    ways: BTreeMap<(FileDType, DType, bool), Conversion>,
+    /// By file format, resident format, whether bits are lost, and whether scales are multiplied in.
+    ways: BTreeMap<(FileDType, DType, bool, bool), Conversion>,
 }
 
 /// A form with its tensors' names and which of them are there.
@@ -64,11 +118,19 @@ struct Candidate<'a> {
     form: &'a RecipeForm,
     names: Vec<String>,
     found: Vec<Option<Found<'a>>>,
+    /// Tensors of blocks' scales, one for each.
+    beside: Vec<String>,
+    beside_found: Vec<Option<Found<'a>>>,
 }
 
 impl<'a> Candidate<'a> {
     fn present(&self) -> usize {
         self.found.iter().flatten().count()
+    }
+
+    /// Whether the first tensor that is there is in a format that the form is read from.
+    fn reads(&self, dtype: DType) -> bool {
+        self.found.iter().flatten().next().is_some_and(|found| reads(self.form, dtype, &found.entry.dtype))
     }
 
     fn first_present(&self) -> String {
@@ -95,24 +157,26 @@ impl<'a> Matcher<'a> {
                 }
             }
         }
-        for name in candidates.iter().flat_map(|c| &c.names) {
+        for name in candidates.iter().flat_map(|c| c.names.iter().chain(&c.beside)) {
             self.claimed.insert(name.clone());
         }
         let lost = candidates.iter().any(|c| c.names.iter().any(|name| self.checkpoint.is_lost(name)));
-        let mut present: Vec<Candidate> = Vec::new();
-        let mut absent: Vec<Candidate> = Vec::new();
-        for candidate in candidates {
-            if candidate.present() > 0 { present.push(candidate) } else { absent.push(candidate) }
+        let (mut present, absent): (Vec<Candidate>, Vec<Candidate>) =
+            candidates.into_iter().partition(|c| c.present() > 0);
+        // A tensor may be what two forms mean; its own format says which.
+        if present.len() > 1 && present.iter().any(|c| c.reads(recipe.dtype)) {
+            present.retain(|c| c.reads(recipe.dtype));
         }
         if let [one, other, ..] = present.as_slice() {
             let (one, other) = (one.first_present(), other.first_present());
             self.problems.push(Problem::Ambiguous { weight: recipe.title(), one, other });
             return None;
         }
-        match present.pop() {
-            Some(candidate) => self.accept(recipe, candidate),
-            None if lost => None,
-            None => {
+        match (present.pop(), recipe.absent, recipe.forms.first()) {
+            (Some(candidate), ..) => self.accept(recipe, candidate),
+            (None, ..) if lost => None,
+            (None, Some(value), Some(form)) => Some(Source { recipe, form, values: Values::Numbers(vec![value]) }),
+            (None, ..) => {
                 self.report_missing(recipe, &absent);
                 None
             }
@@ -121,70 +185,183 @@ impl<'a> Matcher<'a> {
 
     fn candidate(&self, form: &'a RecipeForm) -> Option<Candidate<'a>> {
         let parts = form.tensors().filter(|n| *n <= MOST_PARTS)?;
-        let names: Vec<String> = (0..parts).map(|i| form.tensor_name(i)).collect();
-        let found = names.iter().map(|name| self.checkpoint.find(name)).collect();
-        Some(Candidate { form, names, found })
+        let mut names: Vec<String> = (0..parts).map(|i| form.tensor_name(i)).collect();
+        let mut beside = Vec::new();
+        match &form.layout {
+            DiskLayout::Nibbles { scales } => beside.extend((0..parts).map(|i| form.filled(scales, i))),
+            DiskLayout::Same { also } | DiskLayout::Largest { also } => {
+                names.extend(also.iter().flat_map(|name| (0..parts).map(|i| form.filled(name, i))));
+            }
+            _ => {}
+        }
+        let find = |names: &[String]| names.iter().map(|name| self.checkpoint.find(name)).collect();
+        Some(Candidate { form, found: find(&names), beside_found: find(&beside), names, beside })
     }
 
     /// The one form that is there: complete, of the right shapes and of formats that may be read?
     fn accept(&mut self, recipe: &'a WeightRecipe, candidate: Candidate<'a>) -> Option<Source<'a>> {
         let before = self.problems.len();
-        let mut complete = true;
-        let total = candidate.names.len();
-        let present = candidate.present();
-        let mut tensors = Vec::with_capacity(total);
-        for (name, found) in candidate.names.iter().zip(&candidate.found) {
-            match found {
-                Some(found) => {
-                    self.check_tensor(recipe, candidate.form, *found);
-                    complete &= found.entry.intact;
-                    tensors.push(*found);
-                }
-                None => {
-                    complete = false;
-                    if !self.checkpoint.is_lost(name) {
-                        self.problems.push(Problem::Missing {
-                            weight: recipe.title(),
-                            looked_for: quoted(name),
-                            hint: format!(", though {present} of its {total} tensors are"),
-                        });
-                    }
-                }
-            }
+        let form = candidate.form;
+        let tensors = self.complete(recipe, &candidate.names, &candidate.found);
+        let beside = self.complete(recipe, &candidate.beside, &candidate.beside_found);
+        let mut bits = Vec::with_capacity(tensors.len());
+        for (at, found) in tensors.iter().enumerate() {
+            bits.extend(self.check_tensor(recipe, form, *found, beside.get(at).copied()));
         }
-        (complete && self.problems.len() == before).then_some(Source { recipe, form: candidate.form, tensors })
+        let whole = tensors.len() == candidate.names.len() && beside.len() == candidate.beside.len();
+        if !whole || self.problems.len() != before {
+            return None;
+        }
+        let numbers = || tensors.iter().map(|found| float(*found, 0));
+        let values = match &form.layout {
+            DiskLayout::Number => Values::Numbers(numbers().collect()),
+            DiskLayout::Largest { .. } => Values::Numbers(vec![numbers().fold(0.0, numerics::max_f32)]),
+            DiskLayout::Same { .. } => Values::Numbers(vec![self.same(recipe, &tensors)?]),
+            DiskLayout::RowScales => {
+                Values::RowScales(tensors, form.shape.last().map_or(1, |columns| *columns as usize))
+            }
+            DiskLayout::Plain | DiskLayout::Nibbles { .. } | DiskLayout::RowCodes => Values::Of(bits),
+        };
+        Some(Source { recipe, form, values })
     }
 
-    fn check_tensor(&mut self, recipe: &WeightRecipe, form: &RecipeForm, found: Found<'a>) {
-        let entry = found.entry;
-        let (weight, tensor, file) = (recipe.title(), quoted(&entry.name), quoted(found.file));
-        let lossy = match (&entry.dtype, recipe.dtype) {
-            (FileDType::Other(_), _) => {
-                let found = entry.dtype.to_string();
-                self.problems.push(Problem::Format { weight, tensor, file, found });
-                return;
+    /// The tensors of a list that are there and whole; reports those that are not.
+    fn complete(&mut self, recipe: &WeightRecipe, names: &[String], found: &[Option<Found<'a>>]) -> Vec<Found<'a>> {
+        let (total, present) = (names.len(), found.iter().flatten().count());
+        for (name, _) in names.iter().zip(found).filter(|(_, found)| found.is_none()) {
+            if !self.checkpoint.is_lost(name) {
+                self.problems.push(Problem::Missing {
+                    weight: recipe.title(),
+                    looked_for: quoted(name),
+                    hint: format!(", though {present} of its {total} tensors are"),
+                });
             }
-            (FileDType::F32 | FileDType::F16, DType::Bf16) => true,
-            _ => false,
-        };
-        if entry.shape != form.shape {
-            self.problems.push(Problem::Shape {
+        }
+        found.iter().flatten().filter(|found| found.entry.intact).copied().collect()
+    }
+
+    /// The one number that several tensors hold.
+    fn same(&mut self, recipe: &WeightRecipe, tensors: &[Found<'a>]) -> Option<f32> {
+        let (first, rest) = tensors.split_first()?;
+        let number = float(*first, 0);
+        match rest.iter().find(|found| float(**found, 0).to_bits() != number.to_bits()) {
+            None => Some(number),
+            Some(other) => {
+                self.problems.push(Problem::Different {
+                    weight: recipe.title(),
+                    one: quoted(&first.entry.name),
+                    of_one: number.to_string(),
+                    other: quoted(&other.entry.name),
+                    of_other: float(*other, 0).to_string(),
+                });
+                None
+            }
+        }
+    }
+
+    /// What the bytes of a tensor are, if they may be read as the form has them.
+    fn check_tensor(
+        &mut self,
+        recipe: &WeightRecipe,
+        form: &RecipeForm,
+        found: Found<'a>,
+        beside: Option<Found<'a>>,
+    ) -> Option<Bits<'a>> {
+        let columns = form.shape.last().map_or(1, |n| *n as usize);
+        if let Some(stored) = self.stored(recipe, form, found) {
+            self.claimed.extend(stored.tensors().iter().map(|found| found.entry.name.clone()));
+            self.convert(recipe, form, found, (recipe.dtype == DType::Bf16, true));
+            return Some(Bits::widened(stored, columns));
+        }
+        if !reads(form, recipe.dtype, &found.entry.dtype) {
+            self.refuse_format(recipe, form, found);
+            return None;
+        }
+        let expected = file_shape(form);
+        let of_scales = beside.map(|scales| (scales, scaled_shape(form)));
+        for (found, expected) in std::iter::once((found, expected)).chain(of_scales) {
+            let lenient = recipe.pinned && recipe.dtype == DType::F32 || !form.layout.is_plain();
+            if found.entry.shape != expected && !(lenient && same_shape(&found.entry.shape, &expected)) {
+                self.problems.push(Problem::Shape {
+                    weight: recipe.title(),
+                    tensor: quoted(&found.entry.name),
+                    file: quoted(found.file),
+                    found: found.entry.shape.iter().take(16).copied().collect(),
+                    expected,
+                });
+                return None;
+            }
+        }
+        let from = &found.entry.dtype;
+        let narrows = matches!((from, recipe.dtype), (FileDType::F32 | FileDType::F16, DType::Bf16));
+        if narrows && !recipe.pinned && !self.narrow {
+            let (weight, tensor, file) = (recipe.title(), quoted(&found.entry.name), quoted(found.file));
+            self.problems.push(Problem::Narrowing {
                 weight,
                 tensor,
                 file,
-                found: entry.shape.iter().take(16).copied().collect(),
-                expected: form.shape.clone(),
+                found: from.to_string(),
+                resident: recipe.dtype,
             });
-            return;
+            return None;
         }
-        if lossy && !recipe.pinned && !self.narrow {
-            let found = entry.dtype.to_string();
-            self.problems.push(Problem::Narrowing { weight, tensor, file, found, resident: recipe.dtype });
-            return;
+        self.convert(recipe, form, found, (narrows || form.layout == DiskLayout::RowCodes, false));
+        match (&form.layout, beside) {
+            (DiskLayout::Nibbles { .. }, Some(scales)) if scales.entry.dtype.is(E4M3) => {
+                Some(Bits::Blocks { codes: found, scales, number: 1.0 })
+            }
+            (DiskLayout::Nibbles { .. }, Some(scales)) => {
+                self.refuse(recipe, scales, E4M3);
+                None
+            }
+            (DiskLayout::RowCodes, _) => Some(Bits::Rows { floats: found, columns }),
+            _ => Some(Bits::Plain(found)),
         }
-        let (from, to) = (entry.dtype.clone(), recipe.dtype);
-        let way = self.ways.entry((from.clone(), to, lossy));
-        let way = way.or_insert(Conversion { from, to, lossy, tensors: 0, elements: 0 });
+    }
+
+    /// The matrix that a tensor and its siblings store, where a weight is kept wider and may be made so.
+    fn stored(&self, recipe: &WeightRecipe, form: &RecipeForm, found: Found<'a>) -> Option<Stored<'a>> {
+        let wide = form.layout.is_plain() && !recipe.dtype.is_narrow() && !is_float(&found.entry.dtype);
+        if !wide || !self.widen {
+            return None;
+        }
+        Stored::of(self.checkpoint, found, &form.shape)
+    }
+
+    fn refuse_format(&mut self, recipe: &WeightRecipe, form: &RecipeForm, found: Found<'a>) {
+        let plain = form.layout.is_plain() && !recipe.dtype.is_narrow();
+        match Stored::of(self.checkpoint, found, &form.shape) {
+            Some(stored) if plain => {
+                // What belongs to it is told with it.
+                self.claimed.extend(stored.tensors().iter().map(|found| found.entry.name.clone()));
+                self.problems.push(Problem::Stored {
+                    weight: recipe.title(),
+                    tensor: quoted(&found.entry.name),
+                    file: quoted(found.file),
+                    found: found.entry.dtype.to_string(),
+                    resident: recipe.dtype,
+                });
+            }
+            _ => self.refuse(recipe, found, words(form, recipe.dtype)),
+        }
+    }
+
+    fn refuse(&mut self, recipe: &WeightRecipe, found: Found<'a>, expected: &'static str) {
+        self.problems.push(Problem::Format {
+            weight: recipe.title(),
+            tensor: quoted(&found.entry.name),
+            file: quoted(found.file),
+            found: found.entry.dtype.to_string(),
+            expected,
+        });
+    }
+
+    /// Counts a conversion.
+    fn convert(&mut self, recipe: &WeightRecipe, form: &RecipeForm, found: Found<'a>, (lossy, unscaled): (bool, bool)) {
+        let from = found.entry.dtype.clone();
+        let to = if form.layout == DiskLayout::RowCodes { recipe.dtype } else { resident(recipe.dtype) };
+        let way = self.ways.entry((from.clone(), to, lossy, unscaled));
+        let way = way.or_insert(Conversion { from, to, lossy, unscaled, tensors: 0, elements: 0 });
         way.tensors += 1;
         way.elements = way.elements.saturating_add(form.elements_per_tensor().unwrap_or(0));
     }
@@ -207,6 +384,7 @@ impl<'a> Matcher<'a> {
             .checkpoint
             .tensors()
             .filter(|(_, t)| !self.claimed.contains(&t.name) && !ignored.iter().any(|p| matches(p, &t.name)))
+            .filter(|(_, t)| !may_be_unread(&t.name, &t.shape))
             .collect();
         extra.sort_by(|a, b| a.1.name.cmp(&b.1.name));
         extra.dedup_by(|a, b| a.1.name == b.1.name);

@@ -2,10 +2,11 @@
 
 use super::convert::Element;
 use super::error::{LoadErrors, Problem, quoted};
-use super::load::{CHUNK_ELEMENTS, resident_bytes};
+use super::load::{CHUNK_ELEMENTS, resident, resident_bytes};
 use super::weights::{Data, WeightTensor, Weights};
 use artifact::WeightRecipe;
 use ir::DType;
+use numerics::{BLOCK, Block, round_e4m3, round_e5m2};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -38,10 +39,9 @@ impl Weights {
 }
 
 fn draw(recipe: &WeightRecipe, seed: u64) -> WeightTensor {
-    let data = match recipe.dtype {
+    let data = match resident(recipe.dtype) {
         DType::Bf16 => Data::Bf16(Arc::new(elements(recipe, seed))),
-        // Recipes of other formats were refused.
-        DType::F32 | DType::I32 | DType::Bool => Data::F32(Arc::new(elements(recipe, seed))),
+        _ => Data::F32(Arc::new(elements(recipe, seed))),
     };
     WeightTensor { shape: recipe.shape.clone(), data }
 }
@@ -55,9 +55,20 @@ fn elements<T: Element>(recipe: &WeightRecipe, seed: u64) -> Vec<T> {
     let (mean, spread) = moments(recipe);
     let mut values = vec![T::default(); recipe.elements().unwrap_or(0) as usize];
     values.par_chunks_mut(CHUNK_ELEMENTS).enumerate().for_each(|(chunk, into)| {
-        for (i, x) in into.iter_mut().enumerate() {
+        let number = |i: usize| {
             let index = (chunk * CHUNK_ELEMENTS + i) as u64;
-            *x = T::rounded(mean + spread * numerics::synthetic(seed, hash, index));
+            mean + spread * numerics::synthetic(seed, hash, index)
+        };
+        match recipe.dtype {
+            DType::E4m3 => into.iter_mut().enumerate().for_each(|(i, x)| *x = T::rounded(round_e4m3(number(i)))),
+            DType::E5m2 => into.iter_mut().enumerate().for_each(|(i, x)| *x = T::rounded(round_e5m2(number(i)))),
+            DType::Nvfp4 => {
+                for (b, block) in into.chunks_mut(BLOCK).enumerate() {
+                    let numbers = Block::of(&std::array::from_fn(|i| number(b * BLOCK + i)), 1.0).values();
+                    block.iter_mut().zip(numbers).for_each(|(x, number)| *x = T::rounded(number));
+                }
+            }
+            _ => into.iter_mut().enumerate().for_each(|(i, x)| *x = T::rounded(number(i))),
         }
     });
     values

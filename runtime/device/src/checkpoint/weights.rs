@@ -61,6 +61,8 @@ pub struct Conversion {
     pub to: DType,
     /// Whether it loses bits.
     pub lossy: bool,
+    /// Whether stored codes were multiplied by their scales.
+    pub unscaled: bool,
     /// Tensors converted; a tensor that two weights share counts for each.
     pub tensors: u64,
     /// Elements converted.
@@ -68,8 +70,11 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Its name in reports: `copy BF16`, `widen BF16 to f32`, `narrow F32 to bf16`.
+    /// Its name in reports: `copy BF16`, `widen BF16 to f32`, `narrow F32 to bf16`, `unscale U8 to f32`.
     pub fn name(&self) -> String {
+        if self.unscaled {
+            return format!("unscale {} to {}", self.from, self.to);
+        }
         match (self.lossy, self.from.bits() == self.to.element_bytes().map(|bytes| 8 * bytes)) {
             (true, _) => format!("narrow {} to {}", self.from, self.to),
             (false, true) => format!("copy {}", self.from),

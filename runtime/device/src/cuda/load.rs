@@ -69,6 +69,10 @@ impl Weights {
 
 /// The bytes of a piece, rows in the order in which kernels read them. One device holds every part whole.
 fn encoded(piece: &Piece, store: &dyn WeightStore) -> Result<Vec<u8>, PrepareError> {
+    if piece.dtype.is_narrow() {
+        let kept = piece.dtype;
+        return Err(fault(format!("{} is kept in {kept}, for which this build has no device kernel", piece.title())));
+    }
     let width = piece.row_elements as usize;
     let parts = piece.parts.iter().map(|part| {
         let missing = || PrepareError::WeightMissing {

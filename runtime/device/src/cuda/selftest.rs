@@ -12,6 +12,7 @@ use crate::load::pool_pages_for;
 use crate::prepare::{result_width, tokens_end};
 use crate::store::WeightStore;
 use crate::truth::weight_map;
+use crate::view::View;
 use artifact::{Artifact, Param};
 use engine::{SequenceRows, Step, StepError, WantedRow};
 use interp::{Context, Data, Env, MemoryCache, NoHooks, Tensor, WeightMap, eval_graph};
@@ -372,6 +373,7 @@ fn tensor(ty: &TensorType, counts: Counts, bytes: &[u8]) -> Result<Tensor, Strin
             let wide = |b: &[u8]| numerics::bf16_value(u16::from_le_bytes([b[0], b[1]]));
             Data::F32(bytes.chunks_exact(2).map(wide).collect())
         }
+        DType::E4m3 | DType::E5m2 | DType::Nvfp4 => Data::F32(View::of(ty.dtype, bytes).to_f32()),
         DType::I32 => Data::I32(bytes.chunks_exact(4).map(|b| i32::from_le_bytes(word(b))).collect()),
         DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
     };

@@ -45,6 +45,13 @@ impl Gather {
         })
     }
 
+    /// Whether only whole, aligned groups of `len` elements are copied.
+    pub fn aligned(&self, len: usize) -> bool {
+        [self.stride, self.row, self.row_strides[0]].iter().all(|n| n.is_multiple_of(len))
+            && self.nest.along[1] == super::nest::Along::Constant
+            && [0, 2].iter().all(|i| self.nest.aligned(*i, len))
+    }
+
     pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) -> KernelResult {
         use super::nest::Along::{Constant, Contiguous};
         let [x, ids] = [operands[0], operands[1]];

@@ -7,6 +7,7 @@
 
 pub(crate) mod attend;
 pub(crate) mod block;
+pub(crate) mod block_round;
 pub(crate) mod cursor;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
@@ -34,6 +35,7 @@ pub(crate) enum Kernel {
     Top(top::Top),
     Moves(moves::Moves),
     Gather(gather::Gather),
+    BlockRound(block_round::BlockRound),
     Linear(linear::Linear),
     Attend(attend::Attend),
     Store(store::Store),
@@ -70,6 +72,7 @@ impl Kernel {
             Kernel::Top(k) => k.run(operands, out),
             Kernel::Moves(k) => k.run(operands, out),
             Kernel::Gather(k) => return k.run(operands, out),
+            Kernel::BlockRound(k) => return k.run(operands, out),
             Kernel::Linear(k) => return k.run(launch, operands, out),
             Kernel::Attend(k) => return k.run(launch, operands, out),
             Kernel::Store(_) => return Err("a store was launched as a computation".to_owned()),
@@ -85,6 +88,7 @@ impl Kernel {
             Kernel::Dot(k) => row * k.terms() * 2,
             Kernel::Top(k) => row.max(k.terms()) * 8,
             Kernel::Moves(_) | Kernel::Gather(_) | Kernel::Store(_) => row,
+            Kernel::BlockRound(_) => row * 8,
             Kernel::Linear(k) => row.saturating_mul(k.length()) / 8,
             // Its keys are not known before a step; a few dozen are typical of what is small.
             Kernel::Attend(_) => row * 32,

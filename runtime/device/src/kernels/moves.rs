@@ -67,6 +67,15 @@ impl Moves {
         Ok(Moves { row: out.row, parts })
     }
 
+    /// Whether only whole, aligned groups of `len` elements are copied.
+    pub fn aligned(&self, len: usize) -> bool {
+        let part = |p: &Part| {
+            [p.from, p.to, p.row_stride, self.row].iter().all(|n| n.is_multiple_of(len))
+                && (0..2).all(|i| p.nest.aligned(i, len))
+        };
+        self.parts.iter().all(part)
+    }
+
     pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
         pulp::Arch::new().dispatch(Copies { kernel: self, operands, out });
     }

@@ -116,6 +116,13 @@ impl<const N: usize> Nest<N> {
         Nest { loops, run: 1, along: [Along::Constant; N] }
     }
 
+    /// Whether operand `i` is visited in whole, aligned groups of `len` elements, if it begins so.
+    pub fn aligned(&self, i: usize, len: usize) -> bool {
+        self.along[i] == Along::Contiguous
+            && self.run.is_multiple_of(len)
+            && self.loops.iter().all(|l| l.strides[i].is_multiple_of(len))
+    }
+
     /// Calls `body` for every run of a row, with the operands' offsets, in the result's order.
     #[inline(always)]
     pub fn each(&self, mut offsets: [usize; N], mut body: impl FnMut([usize; N])) {

@@ -4,7 +4,7 @@ use super::{RowsOf, root};
 use crate::error::PrepareError;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::nest::Shape;
-use crate::kernels::{Kernel, attend, gather, linear, moves, reduce, store, top};
+use crate::kernels::{Kernel, attend, block_round, gather, linear, moves, reduce, store, top};
 use ir::{DType, Graph, KernelGraph, KvRef, Op, Plan, ValueId};
 
 /// What is known of a value.
@@ -101,6 +101,9 @@ fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan, rows
         return Err("an operation of the model level".to_owned());
     }
     let kernel = if op.is_leaf() || op.is_view() { None } else { Some(make(graph, id, before, shape.as_ref(), plan)?) };
+    if let (DType::Nvfp4, Some(kernel), Some(shape)) = (dtype, &kernel, &shape) {
+        block_round::whole_blocks(kernel, shape)?;
+    }
     if op.is_view() {
         let operand = operands.first().and_then(|o| before[o.0 as usize].shape.as_ref());
         let same =
@@ -136,6 +139,10 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
         Op::Fma => Kernel::Elementwise(elementwise(Function::Fma, 3, &shapes, out)?),
         Op::Select => Kernel::Elementwise(elementwise(Function::Select, 3, &shapes, out)?),
         Op::Round(_) => Kernel::Elementwise(elementwise(Function::Round, 1, &shapes, out)?),
+        Op::BlockRound { .. } => {
+            let [x, g] = two(&shapes)?;
+            Kernel::BlockRound(block_round::BlockRound::new(x, g, out)?)
+        }
         Op::Reduce { op, axis, order } => Kernel::Reduce(reduce::Reduce::new(*op, order, axis, x, out)?),
         Op::Top { k, axis, into, what } => Kernel::Top(top::Top::select(*k, axis, into, *what, x, out)?),
         Op::InTop { k, axis } => Kernel::Top(top::Top::members(*k, axis, x, out)?),

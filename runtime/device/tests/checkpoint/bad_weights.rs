@@ -73,7 +73,7 @@ fn quantised_formats_are_refused_by_name() {
     let told = refused(temp.path(), &[plain("a", &[4]), pinned]);
     assert_eq!(
         told[0],
-        "W0303: `disk.a` in `model.safetensors` is stored as F8_E4M3, W.a is read from F32, BF16 or F16: this build reads unquantised checkpoints"
+        "W0303: `disk.a` in `model.safetensors` is stored as F8_E4M3, W.a is read from F32, BF16 or F16"
     );
     assert!(told[1].contains("stored as U8"));
 }

@@ -5,4 +5,5 @@ mod bad_weights;
 mod common;
 mod good;
 mod header;
+mod narrow;
 mod synthetic;

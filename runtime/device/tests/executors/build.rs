@@ -84,6 +84,11 @@ impl Build {
         self.push(Op::Round(to), &[x], to, self.ty(x).axes)
     }
 
+    pub fn block_round(&mut self, over: &[&str], x: ValueId, g: ValueId) -> ValueId {
+        let over = over.iter().map(|a| (*a).to_owned()).collect();
+        self.push(Op::BlockRound { over }, &[x, g], DType::Nvfp4, self.ty(x).axes)
+    }
+
     pub fn reduce(&mut self, op: ReduceOp, axis: &str, order: Order, x: ValueId) -> ValueId {
         let mut axes = self.ty(x).axes;
         axes.retain(|a| a.name != axis);

@@ -1,7 +1,7 @@
 //! A decoder with everything in it: two kinds of attention, rotation, a dense and a routed half, layer numbers, a capped head.
 
 use crate::build::{Build, facts, kind, weight};
-use crate::harness::{Compiled, bits, compile, logits, tokens};
+use crate::harness::{Compiled, bits, compile_caching, logits, tokens};
 use device::{Probe, Probed, Tensor};
 use indexmap::IndexMap;
 use ir::{
@@ -190,6 +190,11 @@ fn last(facts: &Facts) -> Graph {
 
 /// The decoder, with everything between operations in `act`.
 pub fn decoder(act: DType) -> Compiled {
+    decoder_caching(act, "act")
+}
+
+/// The same with cached rows in that format.
+fn decoder_caching(act: DType, rows: &str) -> Compiled {
     let facts = decoder_facts(act);
     let class = |name: &str| Class {
         name: name.to_owned(),
@@ -204,7 +209,7 @@ pub fn decoder(act: DType) -> Compiled {
         instances,
         last: last(&facts),
     };
-    compile(&Module::new(facts, vec![entry]), 11)
+    compile_caching(&Module::new(facts, vec![entry]), 11, rows)
 }
 
 /// Traces of a whole prompt under an executor, with some values injected.
@@ -224,8 +229,8 @@ pub fn traces(
 /// named value and every logit is equal.
 #[test]
 fn cpu_equals_the_interpreter_given_its_attention() {
-    for act in [DType::Bf16, DType::F32] {
-        let model = decoder(act);
+    for (act, rows) in [(DType::Bf16, "act"), (DType::F32, "act"), (DType::Bf16, "e4m3"), (DType::F32, "e4m3")] {
+        let model = decoder_caching(act, rows);
         let prompt = tokens(23, VOCAB, 5);
         let mut cpu = model.cpu();
         let names = cpu.value_names();
@@ -237,7 +242,7 @@ fn cpu_equals_the_interpreter_given_its_attention() {
         let mut interp = model.interp();
         let (logits, found) = traces(&mut interp, &prompt, names.clone(), inject, &[23]);
         for name in &names {
-            assert_eq!(found[name], cpu_traces[name], "{act}: {name}");
+            assert_eq!(found[name], cpu_traces[name], "{act}, rows in {rows}: {name}");
         }
         assert_eq!(bits(&logits), bits(&cpu_logits));
     }
@@ -246,7 +251,11 @@ fn cpu_equals_the_interpreter_given_its_attention() {
 /// Attention itself: against binary64 sums, relative to the size of values, within what eight-lane and per-key sums of so few terms can lose.
 #[test]
 fn attention_is_near_the_interpreters() {
-    let model = decoder(DType::F32);
+    ["act", "e4m3"].into_iter().for_each(attention_is_near);
+}
+
+fn attention_is_near(rows: &str) {
+    let model = decoder_caching(DType::F32, rows);
     let prompt = tokens(40, VOCAB, 6);
     let names: Vec<String> = (0..3).map(|l| format!("layers.{l}.attention")).collect();
     let (_, of_cpu) = traces(&mut model.cpu(), &prompt, names.clone(), IndexMap::new(), &[40]);
@@ -262,5 +271,5 @@ fn attention_is_near_the_interpreters() {
     // Scores: 8 terms; sums: at most 5 keys, weights within 2 ulp; thirty roundings of 2^-24 in the worst case.
     let bound = 30.0 * size * f32::EPSILON / 2.0 * 4.0;
     let worst = a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-    assert!(worst <= bound, "{worst} against {bound}");
+    assert!(worst <= bound, "rows in {rows}: {worst} against {bound}");
 }

@@ -1,6 +1,6 @@
 //! From a module built by hand to executors, and from token ids to logits.
 
-use device::{CpuExecutor, InterpExecutor, Probed, WeightStore, pool_pages_for};
+use device::{CpuExecutor, InterpExecutor, Probe, Probed, TensorData, WeightStore, pool_pages_for};
 use engine::{Executor, Sampling, SequenceRows, Step, StepOutput, WantedRow};
 use ir::{DType, Facts, KernelModule, Module, Plan, Scope};
 use std::sync::Arc;
@@ -19,8 +19,15 @@ impl WeightStore for Seeded {
         let scale = if weight.axes.len() > 1 { 0.7 } else { 1.0 };
         let mut data: Vec<f32> =
             (0..weight.elements()).map(|i| scale * numerics::synthetic(self.seed, key, i)).collect();
-        if weight.dtype == DType::Bf16 {
-            numerics::round_bf16_in_place(&mut data);
+        match weight.dtype {
+            DType::Bf16 => numerics::round_bf16_in_place(&mut data),
+            DType::E4m3 => data.iter_mut().for_each(|x| *x = numerics::round_e4m3(*x)),
+            DType::E5m2 => data.iter_mut().for_each(|x| *x = numerics::round_e5m2(*x)),
+            DType::Nvfp4 => {
+                let blocks = data.as_chunks_mut().0;
+                blocks.iter_mut().for_each(|block| *block = numerics::Block::of(block, 1.0).values());
+            }
+            DType::F32 | DType::I32 | DType::Bool => {}
         }
         Some(Arc::new(data))
     }
@@ -60,7 +67,13 @@ wanted = 600
 "#;
 
 pub fn compile(module: &Module, seed: u64) -> Compiled {
-    let target = Target::from_text(TARGET, "test.toml").expect("target");
+    compile_caching(module, seed, "act")
+}
+
+/// The same with cached rows in that format.
+pub fn compile_caching(module: &Module, seed: u64, rows: &str) -> Compiled {
+    let text = TARGET.replace("dtype = \"act\"", &format!("dtype = \"{rows}\""));
+    let target = Target::from_text(&text, "test.toml").expect("target");
     let kernels = passes::to_kernels(module, &passes::Compile::one_device(&target)).expect("kernel level");
     let plan = passes::plan(&kernels, &passes::Compile::one_device(&target)).expect("plan");
     Compiled { kernels, plan, weights: Seeded { facts: module.facts.clone(), seed } }
@@ -78,6 +91,32 @@ impl Compiled {
     pub fn interp(&self) -> InterpExecutor {
         InterpExecutor::new(&self.kernels, &self.plan, &self.weights, &self.pages()).expect("interp executor")
     }
+}
+
+/// Runs a prompt in one step on both executors; every named value, and the result, has the interpreter's bits. Calls `seen` with each
+/// name.
+pub fn same_values(model: &Compiled, prompt: &[i32], what: &str, mut seen: impl FnMut(&str)) {
+    let (mut cpu, mut interp) = (model.cpu(), model.interp());
+    let names = cpu.value_names();
+    let probe = Probe { trace: names.clone(), ..Probe::default() };
+    cpu.set_probe(probe.clone()).expect("existing names");
+    interp.set_probe(probe).expect("existing names");
+    let found = logits(&mut cpu, prompt, &[prompt.len()], 0);
+    let truth = logits(&mut interp, prompt, &[prompt.len()], 0);
+    let (of_cpu, of_interp) = (cpu.take_trace(), interp.take_trace());
+    for name in &names {
+        let (Some(a), Some(b)) = (of_cpu.get(name), of_interp.get(name)) else {
+            panic!("{what}: {name} was not traced")
+        };
+        assert_eq!(a.shape, b.shape);
+        let same = match (&a.data, &b.data) {
+            (TensorData::F32(x), TensorData::F32(y)) => x.iter().zip(y).all(|(x, y)| numerics::same_bits(*x, *y)),
+            (x, y) => x == y,
+        };
+        assert!(same, "{what}: {name} differs\n{a:?}\n{b:?}");
+        seen(name);
+    }
+    assert_eq!(bits(&found), bits(&truth), "{what}");
 }
 
 /// Rows of one sequence in a step: its number, first position, tokens.

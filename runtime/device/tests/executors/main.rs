@@ -5,6 +5,7 @@ mod contract;
 mod decoder;
 mod harness;
 mod invariance;
+mod narrow;
 mod operations;
 mod probes;
 mod regions;

@@ -1,0 +1,261 @@
+//! `beam-run quantise`: a checkpoint of floats written as the public quantisers write it.
+//!
+//! ```text
+//! matrices.rs     which tensors are matrices of products, seen from the checkpoint alone
+//! by_artifact.rs  the same from a compiled model, which also knows what takes the same input
+//! patterns.rs     modules that stay as they are
+//! calibrate.rs    the largest inputs of each module on given tokens
+//! config.rs       what the configuration says of it
+//! write.rs        tensors, streamed into a new directory
+//! ```
+
+mod by_artifact;
+mod calibrate;
+mod config;
+mod matrices;
+mod patterns;
+mod write;
+
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::model;
+use clap::ValueEnum;
+use config::Scheme;
+use device::checkpoint::{Checkpoint, Rows, ScaleFormat, nvfp4_number};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use matrices::{Found, Matrix};
+use patterns::Patterns;
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// A public format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// e4m3 with a scale for each row, inputs in e4m3 with a scale for each token (compressed-tensors)
+    Fp8,
+    /// The same weights; inputs stay as they are
+    Fp8Weights,
+    /// e2m1 in blocks of 16 under e4m3 scales, inputs alike under a calibrated number (ModelOpt)
+    Nvfp4,
+    /// The same weights; inputs stay as they are
+    Nvfp4Weights,
+}
+
+/// What products take in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Inputs {
+    /// As the format has it
+    Narrow,
+    /// Values as they are
+    Plain,
+}
+
+/// How scales of rows are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scales {
+    /// As the usual quantiser stores them for a model in bf16
+    Bf16,
+    /// Without rounding
+    F32,
+}
+
+/// Arguments of `quantise`.
+#[derive(clap::Args)]
+pub struct QuantiseArgs {
+    /// Model directory with weights in BF16, F16 or F32.
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Format to write.
+    #[arg(long, value_enum)]
+    pub format: Format,
+    /// Directory to write; it must not exist, or be empty.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What products take in.
+    #[arg(long, value_enum, default_value_t = Inputs::Narrow)]
+    pub inputs: Inputs,
+    /// Leave modules as they are: a name or its dotted end, a pattern with `*`, or `re:` and a regular expression that matches from
+    /// the start. May be given several times. What is outside the layers always stays.
+    #[arg(long, value_name = "PATTERN")]
+    pub ignore: Vec<String>,
+    /// Artifact compiled from the same model for the processor, unquantised. It says which tensors are matrices of products, which of
+    /// them take the same input, and how experts in one tensor come apart.
+    #[arg(long, value_name = "DIR")]
+    pub artifact: Option<PathBuf>,
+    /// File of token ids, {"tokens": [[…], …]}, on which the model runs to find the largest inputs. Needs `--artifact`.
+    #[arg(long, value_name = "FILE", requires = "artifact")]
+    pub calibrate: Option<PathBuf>,
+    /// How scales of rows are stored; bf16 if absent, f32 for a model in another format.
+    #[arg(long, value_enum)]
+    pub scales: Option<Scales>,
+    /// Give every matrix a number of its own instead of one for those that take the same input.
+    #[arg(long)]
+    pub own_numbers: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl QuantiseArgs {
+    /// Whether inputs of products are narrow.
+    fn narrow_inputs(&self) -> bool {
+        self.inputs == Inputs::Narrow && matches!(self.format, Format::Fp8 | Format::Nvfp4)
+    }
+
+    /// Whether weights become e4m3 with a scale for each row.
+    fn is_fp8(&self) -> bool {
+        matches!(self.format, Format::Fp8 | Format::Fp8Weights)
+    }
+}
+
+/// Runs the command.
+pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
+    write::check_target(&args.out)?;
+    let config = config::read(&args.model)?;
+    let checkpoint = Checkpoint::open(&args.model).map_err(Failure::input)?;
+    if let Some(problem) = checkpoint.problems().first() {
+        return Err(Failure::input(format!("{problem}; {}", problem.help())));
+    }
+    let calibrated = !args.is_fp8() && args.narrow_inputs();
+    if calibrated && args.calibrate.is_none() {
+        return Err(Failure::input(
+            "R0704: inputs in nvfp4 need the largest input of each module, and no run of the model shows it; pass `--artifact DIR --calibrate TOKENS.json`, or `--inputs plain`",
+        ));
+    }
+    let artifact = args.artifact.as_deref().map(model::artifact).transpose()?;
+    let mut found = match &artifact {
+        Some(artifact) => by_artifact::find(artifact, &checkpoint)?,
+        None => matrices::find(&checkpoint)?,
+    };
+    let patterns = Patterns::new(&args.ignore)?;
+    patterns.leave(&mut found, !args.is_fp8())?;
+    check(args, &found)?;
+    let input_numbers = match (&artifact, &args.calibrate) {
+        (Some(artifact), Some(tokens)) if calibrated => {
+            let source =
+                ModelArgs::of(&args.artifact.clone().unwrap_or_default(), Some(args.model.clone()), None, "cpu", true);
+            calibrate::numbers(artifact, &source, tokens, &found)?
+        }
+        _ => Vec::new(),
+    };
+    let scales = match args.scales {
+        Some(Scales::Bf16) => ScaleFormat::Bf16,
+        Some(Scales::F32) => ScaleFormat::F32,
+        None if found.in_bf16 => ScaleFormat::Bf16,
+        None => ScaleFormat::F32,
+    };
+    let numbers = numbers(args, &checkpoint, &found)?;
+    let scheme = match args.is_fp8() {
+        true => Scheme::Rows(scales),
+        false => Scheme::Blocks { numbers, input_numbers },
+    };
+    let narrow_inputs = args.narrow_inputs();
+    let written = write::Writer { checkpoint: &checkpoint, found: &found, scheme: &scheme, model: &args.model }
+        .write(&args.out, |dir| config::write(dir, &config, &found, args.is_fp8(), narrow_inputs))?;
+    report(args, &found, &written);
+    Ok(())
+}
+
+/// Refuses what the format cannot hold, and a checkpoint in which nothing would change.
+fn check(args: &QuantiseArgs, found: &Found) -> Result<(), Failure> {
+    if found.matrices.is_empty() {
+        return Err(Failure::input(format!(
+            "R0705: `{}` has no matrix of floats in a layer that `--ignore` leaves to quantise; {} modules stay as they are",
+            args.model.display(),
+            found.plain.len()
+        )));
+    }
+    let odd: Vec<&Matrix> = found.matrices.iter().filter(|m| !m.columns.is_multiple_of(16)).collect();
+    match odd.first() {
+        Some(first) if !args.is_fp8() => Err(Failure::input(format!(
+            "R0706: `{}` has {} columns and nvfp4 has blocks of 16 ({} such modules); leave them as they are with `--ignore`",
+            first.module,
+            first.columns,
+            odd.len()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The number of every matrix, in order; each is looked at, so that what is no number is found before anything is written.
+fn numbers(args: &QuantiseArgs, checkpoint: &Checkpoint, found: &Found) -> Result<Vec<f32>, Failure> {
+    let bar = bar("looking at", found.matrices.len());
+    let mut largest = Vec::with_capacity(found.matrices.len());
+    for matrix in &found.matrices {
+        let found = rows(checkpoint, matrix)?.largest();
+        if !found.is_finite() {
+            return Err(Failure::input(format!(
+                "R0707: `{}` has an element that is infinite or no number, which no scale can hold; leave the module as it is with `--ignore`",
+                matrix.tensor
+            )));
+        }
+        largest.push(found);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut of_unit: HashMap<usize, f32> = HashMap::new();
+    for (matrix, largest) in found.matrices.iter().zip(&largest) {
+        let unit = of_unit.entry(matrix.unit).or_default();
+        *unit = unit.max(*largest);
+    }
+    let shared = |(matrix, own): (&Matrix, f32)| match args.own_numbers {
+        true => nvfp4_number(own),
+        false => nvfp4_number(of_unit.get(&matrix.unit).copied().unwrap_or(own)),
+    };
+    Ok(found.matrices.iter().zip(largest).map(shared).collect())
+}
+
+/// The rows of a matrix in the checkpoint.
+fn rows<'a>(checkpoint: &'a Checkpoint, matrix: &Matrix) -> Result<Rows<'a>, Failure> {
+    let found = checkpoint.tensor(&matrix.tensor).and_then(|(entry, bytes)| {
+        let width = entry.dtype.bits()? as usize / 8;
+        let first = matrix.first as usize * width;
+        let bytes = bytes.get(first..first + (matrix.rows * matrix.columns) as usize * width)?;
+        Rows::new(&entry.dtype, bytes, matrix.columns as usize)
+    });
+    found.ok_or_else(|| {
+        Failure::input(format!("R0708: `{}` does not hold the matrix `{}`", matrix.tensor, matrix.module))
+    })
+}
+
+/// A bar on a terminal.
+fn bar(what: &str, total: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template(&format!("{what} {{bar:40}} {{pos}}/{{len}} tensors")) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn report(args: &QuantiseArgs, found: &Found, written: &write::Written) {
+    let (quantised, plain) = (found.matrices.len(), &found.plain);
+    if args.json {
+        let body = json!({
+            "ok": true, "out": args.out, "quantised": quantised, "plain": plain, "not_copied": written.not_copied,
+            "bytes": {"before": written.bytes_before, "after": written.bytes_after},
+        });
+        println!("{body:#}");
+        return;
+    }
+    println!("{quantised} matrices quantised, {} modules left as they are: {}", plain.len(), short(plain));
+    println!("{} bytes of tensors, {} before", written.bytes_after, written.bytes_before);
+    if !written.not_copied.is_empty() {
+        println!("not copied: {}", short(&written.not_copied));
+    }
+    println!("{}", args.out.display());
+}
+
+/// The first few of a list.
+fn short(names: &[String]) -> String {
+    let shown = names.iter().take(4).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(4) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// A path of a file in a directory, as messages show it.
+fn shown(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
+}

@@ -1,0 +1,71 @@
+//! Narrow tensors of a checkpoint: which format a tensor is in, by its own dtype and its siblings.
+
+use super::header::FileDType;
+use super::open::{Checkpoint, Found};
+
+/// End of a matrix' name, in place of which its siblings have others.
+const WEIGHT: &str = "weight";
+/// Scales of rows or blocks.
+const SCALE: &str = "weight_scale";
+/// The number of a matrix.
+const NUMBER: &str = "weight_scale_2";
+/// Numbers of inputs and of cached rows, which an artifact that keeps those wider has no use for.
+const UNREAD: [&str; 4] = [".input_scale", ".k_scale", ".v_scale", ".kv_scale"];
+
+/// A matrix in a public narrow format, with what its elements are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stored<'a> {
+    /// e4m3 codes, a scale for each row.
+    Rows { codes: Found<'a>, scales: Found<'a> },
+    /// e2m1 codes, an e4m3 scale for each block of 16, a number.
+    Blocks { codes: Found<'a>, scales: Found<'a>, number: Found<'a> },
+}
+
+impl<'a> Stored<'a> {
+    /// What a matrix of that shape is stored as, if its tensor and siblings are in one of the formats.
+    pub fn of(checkpoint: &'a Checkpoint, codes: Found<'a>, shape: &[u64]) -> Option<Stored<'a>> {
+        let module = codes.entry.name.strip_suffix(WEIGHT)?;
+        let sibling = |end: &str| checkpoint.find(&format!("{module}{end}")).filter(|found| found.entry.intact);
+        let scales = sibling(SCALE)?;
+        let (columns, outer) = shape.split_last()?;
+        let with_columns = |n: u64| outer.iter().copied().chain([n]).collect::<Vec<u64>>();
+        if codes.entry.dtype.is("F8_E4M3") && codes.entry.shape == shape {
+            let fits = same_shape(&scales.entry.shape, &with_columns(1));
+            return (fits && is_float(&scales.entry.dtype)).then_some(Stored::Rows { codes, scales });
+        }
+        let number = sibling(NUMBER)?;
+        let fits = codes.entry.dtype.is("U8")
+            && codes.entry.shape == with_columns(columns / 2)
+            && columns.is_multiple_of(16)
+            && scales.entry.dtype.is("F8_E4M3")
+            && scales.entry.shape == with_columns(columns / 16)
+            && is_float(&number.entry.dtype)
+            && number.entry.shape.iter().all(|n| *n == 1);
+        fits.then_some(Stored::Blocks { codes, scales, number })
+    }
+
+    /// The tensors that it consists of.
+    pub fn tensors(&self) -> Vec<Found<'a>> {
+        match self {
+            Stored::Rows { codes, scales } => vec![*codes, *scales],
+            Stored::Blocks { codes, scales, number } => vec![*codes, *scales, *number],
+        }
+    }
+}
+
+/// Whether numbers of that format can be read as they are.
+pub(super) fn is_float(dtype: &FileDType) -> bool {
+    !matches!(dtype, FileDType::Other(_))
+}
+
+/// Whether two shapes are one but for dimensions of length 1 at the end: scales of rows are `[out]` or `[out, 1]`, a number is
+/// `[]` or `[1]`.
+pub(super) fn same_shape(a: &[u64], b: &[u64]) -> bool {
+    let trimmed = |shape: &[u64]| shape.iter().rposition(|n| *n != 1).map_or(0, |at| at + 1);
+    a[..trimmed(a)] == b[..trimmed(b)]
+}
+
+/// Whether a tensor is a number of inputs or of cached rows, which may be there unread.
+pub(super) fn may_be_unread(name: &str, shape: &[u64]) -> bool {
+    UNREAD.iter().any(|end| name.ends_with(end)) && shape.iter().all(|n| *n == 1)
+}

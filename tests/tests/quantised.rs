@@ -1,0 +1,300 @@
+//! Quantised checkpoints as users meet them: made by `beam-run quantise` of the example model and of seeded ones with odd
+//! dimensions, imported, compiled, run, and compared with the same weights multiplied out.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use suites::safetensors_file::{Numbers, read};
+use suites::{Programs, fixture, nano};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Runs `beam-run`, which must succeed.
+fn run(args: &[&str]) -> String {
+    let done = Programs::built().beam_run(args);
+    assert_eq!(done.code, 0, "{args:?}: {}", done.err);
+    done.out
+}
+
+/// A quantised copy of a model.
+fn quantised(model: &Path, format: &str, work: &Path, more: &[&str]) -> PathBuf {
+    let out = work.join(format!("model-{format}"));
+    let mut args = vec!["quantise", "--model", text(model), "--format", format, "--out", text(&out)];
+    args.extend(more);
+    run(&args);
+    out
+}
+
+fn tokens(work: &Path, body: &Value) -> PathBuf {
+    let file = work.join("tokens.json");
+    std::fs::write(&file, body.to_string()).expect("write");
+    file
+}
+
+/// Logits of the tokens.
+fn logits(artifact: &Path, model: &Path, tokens: &Path, more: &[&str]) -> Numbers {
+    let out = artifact.with_file_name("logits.safetensors");
+    let mut args = vec!["score", text(artifact), "--model", text(model), "--tokens", text(tokens), "--out", text(&out)];
+    args.extend(more);
+    run(&args);
+    read(&out)["logits.0"].clone()
+}
+
+/// Dimensions that no power of two divides far, all contracted ones whole blocks.
+fn odd_config() -> Value {
+    let text = std::fs::read_to_string(fixture("beam-tiny-bf16").join("config.json")).expect("config");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    let dims = [
+        ("hidden_size", 80),
+        ("num_attention_heads", 5),
+        ("num_key_value_heads", 1),
+        ("head_dim", 48),
+        ("intermediate_size", 112),
+        ("moe_intermediate_size", 48),
+        ("num_experts", 6),
+        ("n_group", 3),
+        ("topk_group", 2),
+        ("num_experts_per_tok", 3),
+        ("vocab_size", 97),
+    ];
+    dims.into_iter().for_each(|(key, n)| config[key] = json!(n));
+    config
+}
+
+/// A checkpoint with seeded weights for a config, spread over shards tensor by tensor.
+fn seeded(config: &Value, folder: &Path, seed: u64, shards: usize) {
+    std::fs::create_dir_all(folder).expect("folder");
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("config");
+    let work = tempfile::tempdir().expect("folder");
+    let artifact = Programs::built().compile(folder, "cpu", work.path());
+    let artifact = artifact::Artifact::load(&artifact).expect("artifact");
+    let (mut files, mut map) = (vec![Vec::new(); shards], BTreeMap::new());
+    for recipe in &artifact.recipes {
+        let form = &recipe.forms[0];
+        for i in 0..form.tensors().expect("few") {
+            let name = form.tensor_name(i);
+            let key = numerics::hash_name(&name);
+            let (mean, spread) = match form.shape.as_slice() {
+                [_] => (1.0, 0.25),
+                shape => (0.0, 1.0 / (*shape.last().expect("a dimension") as f32).sqrt()),
+            };
+            let number = |i| mean + spread * numerics::synthetic(seed, key, i);
+            let n = form.shape.iter().product::<u64>();
+            let (dtype, bytes): (_, Vec<u8>) = match recipe.dtype {
+                ir::DType::F32 => (safetensors::Dtype::F32, (0..n).flat_map(|i| number(i).to_le_bytes()).collect()),
+                _ => {
+                    let bits = |i| numerics::bf16_bits(number(i)).to_le_bytes();
+                    (safetensors::Dtype::BF16, (0..n).flat_map(bits).collect())
+                }
+            };
+            let shape: Vec<usize> = form.shape.iter().map(|n| *n as usize).collect();
+            map.insert(name.clone(), map.len() % shards);
+            files[map[&name]].push((name, dtype, shape, bytes));
+        }
+    }
+    let file = |shard: usize| format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);
+    for (shard, tensors) in files.iter().enumerate() {
+        let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+            (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor"))
+        });
+        safetensors::serialize_to_file(views, None, &folder.join(file(shard))).expect("write");
+    }
+    let map: BTreeMap<String, String> = map.into_iter().map(|(name, shard)| (name, file(shard))).collect();
+    let index = json!({"metadata": {"total_size": 0, "kept": "yes"}, "weight_map": map});
+    std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).expect("index");
+    std::fs::write(folder.join("tokenizer.json"), "{}").expect("tokenizer");
+}
+
+/// The same weights through codes and scales, and multiplied out while loading, give the same logits.
+fn agree(plain: &Path, model: &Path, work: &Path, what: &str) {
+    let ids: Vec<u64> = (0..23).map(|i| i * 31 % 97).collect();
+    let file = tokens(work, &json!({ "tokens": [ids] }));
+    let of_codes = Programs::built().compile(model, "cpu-f32", &fresh(work, "codes"));
+    let found = logits(&of_codes, model, &file, &[]);
+    let wide = Programs::built().compile(plain, "cpu-f32", &fresh(work, "wide"));
+    let wanted = logits(&wide, model, &file, &["--widen"]);
+    let worst = found.data.iter().zip(&wanted.data).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let largest = wanted.data.iter().fold(0f32, |m, x| m.max(x.abs()));
+    // Ten times what two implementations in f32 differ by, relative to logits of 30 (the fixtures' table).
+    assert!(
+        found.data.len() == wanted.data.len() && worst <= 5e-4 / 30.0 * largest.max(1.0),
+        "{what}: {worst} of {largest}"
+    );
+}
+
+/// A folder of its own.
+fn fresh(work: &Path, name: &str) -> PathBuf {
+    let folder = work.join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("folder");
+    folder
+}
+
+fn said(model: &Path) -> Value {
+    let text = std::fs::read_to_string(model.join("config.json")).expect("config");
+    serde_json::from_str::<Value>(&text).expect("JSON")["quantization_config"].clone()
+}
+
+#[test]
+fn rows_of_odd_checkpoints_in_shards_with_expressions() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 7, 3);
+    let ignore = ["--ignore", r"re:model\.layers\.(0|3)\.self_attn\..*", "--ignore", "down_proj", "--scales", "f32"];
+    let model = quantised(&plain, "fp8", work.path(), &ignore);
+    let config = said(&model);
+    let ignored: Vec<&str> = config["ignore"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(
+        ignored.contains(&r"re:model\.layers\.(0|3)\.self_attn\..*") && ignored.contains(&"lm_head"),
+        "{ignored:?}"
+    );
+    assert!(ignored.contains(&"model.layers.1.mlp.down_proj") && ignored.contains(&"model.layers.4.mlp.gate"));
+    let index = std::fs::read_to_string(model.join("model.safetensors.index.json")).expect("index");
+    let index: Value = serde_json::from_str(&index).expect("JSON");
+    assert_eq!(index["metadata"]["kept"], "yes");
+    let name = "model.layers.1.self_attn.q_proj.weight";
+    assert_eq!(index["weight_map"][name], index["weight_map"][format!("{name}_scale")], "beside each other");
+    assert!(model.join("tokenizer.json").is_file());
+    agree(&plain, &model, work.path(), "fp8");
+}
+
+#[test]
+fn blocks_of_odd_checkpoints_with_patterns_and_calibrated_inputs() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 11, 2);
+    let ids: Vec<u64> = (0..40).map(|i| i * 13 % 97).collect();
+    let file = tokens(work.path(), &json!({ "tokens": [ids] }));
+    let artifact = Programs::built().compile(&plain, "cpu", work.path());
+    let more = [
+        "--artifact",
+        text(&artifact),
+        "--calibrate",
+        text(&file),
+        "--ignore",
+        "model.layers.*.mlp.down_proj",
+        "--ignore",
+        "model.layers.1.self_attn*",
+    ];
+    let model = quantised(&plain, "nvfp4", work.path(), &more);
+    let of = |name: &str| {
+        (0..2).find_map(|i| read(&model.join(format!("model-{:05}-of-00002.safetensors", i + 1))).get(name).cloned())
+    };
+    // One number for what takes the same input.
+    let number = |module: &str, end: &str| {
+        of(&format!("model.layers.2.self_attn.{module}_proj.{end}")).expect("a number").data[0].to_bits()
+    };
+    for end in ["weight_scale_2", "input_scale"] {
+        assert!(["k", "v", "gate"].iter().all(|m| number(m, end) == number("q", end)), "{end}");
+        assert_ne!(number("o", end), number("q", end), "{end}");
+    }
+    assert!(of("model.layers.1.self_attn.q_proj.weight_scale").is_none());
+    agree(&plain, &model, work.path(), "nvfp4");
+    // The second place of the same facts is enough.
+    let mut config: Value =
+        serde_json::from_str(&std::fs::read_to_string(model.join("config.json")).expect("config")).expect("JSON");
+    config.as_object_mut().expect("an object").remove("quantization_config");
+    std::fs::write(model.join("config.json"), config.to_string()).expect("config");
+    agree(&plain, &model, work.path(), "nvfp4 by hf_quant_config.json");
+    let native = Programs::built().compile(&model, "cpu-nvfp4", work.path());
+    let found = logits(&native, &model, &file, &[]);
+    assert!(found.data.iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn packed_experts_come_apart_by_the_artifact() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = fixture("beam-tiny-bf16-packed");
+    let out = work.path().join("refused");
+    let done =
+        Programs::built().beam_run(&["quantise", "--model", text(&plain), "--format", "fp8", "--out", text(&out)]);
+    assert!(done.code == 1 && done.err.contains("R0709") && done.err.contains("--artifact"), "{}", done.err);
+    assert!(!out.exists());
+    let artifact = Programs::built().compile(&plain, "cpu", work.path());
+    for format in ["fp8", "nvfp4-weights"] {
+        let model = quantised(&plain, format, work.path(), &["--artifact", text(&artifact)]);
+        agree(&plain, &model, work.path(), format);
+    }
+}
+
+/// The example model's own answers to its recorded prompts.
+fn answers(work: &Path) -> PathBuf {
+    let golden = std::fs::read_to_string(nano().join("eval/golden.json")).expect("golden");
+    let golden: Value = serde_json::from_str(&golden).expect("JSON");
+    let (mut sequences, mut prompts) = (Vec::new(), Vec::new());
+    for prompt in golden["prompts"].as_array().expect("prompts") {
+        let list = |value: &Value| value.as_array().expect("ids").clone();
+        let given = list(&prompt["prompt_ids"]);
+        prompts.push(given.len());
+        sequences.push(given.into_iter().chain(list(&prompt["bfloat16"]["ids"])).collect::<Vec<Value>>());
+    }
+    tokens(work, &json!({"tokens": sequences, "prompts": prompts}))
+}
+
+#[test]
+fn the_example_model_keeps_its_losses() {
+    let work = tempfile::tempdir().expect("folder");
+    let reference = Programs::built().compile(&nano(), "cpu", work.path());
+    let fp8 = quantised(&nano(), "fp8", work.path(), &[]);
+    let nvfp4 = quantised(&nano(), "nvfp4", work.path(), &["--artifact", text(&reference), "--inputs", "plain"]);
+    let native = Programs::built().compile(&fp8, "cpu-fp8", work.path());
+    let weights = Programs::built().compile(&nvfp4, "cpu", &fresh(work.path(), "weights"));
+    let file = answers(work.path());
+    let args = [
+        "score",
+        text(&reference),
+        "--model",
+        text(&nano()),
+        "--tokens",
+        text(&file),
+        "--json",
+        "--compare",
+        text(&native),
+        text(&fp8),
+        "--compare",
+        text(&weights),
+        text(&nvfp4),
+    ];
+    let found: Value = serde_json::from_str(&run(&args)).expect("JSON");
+    println!("{found:#}");
+    let models = found["models"].as_array().expect("models");
+    assert_eq!(models.len(), 3);
+    let change = models[1]["nll_change"].as_f64().expect("a number");
+    assert!(change.abs() <= 0.02, "the loss on its own answers changes by {change}");
+    for model in &models[1..] {
+        let errors: Vec<f64> =
+            model["layer_errors"].as_array().expect("errors").iter().filter_map(Value::as_f64).collect();
+        assert!(errors.len() == 8 && errors.iter().all(|e| *e > 0.0 && *e < 0.5), "{errors:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_quantised_is_refused_and_nothing_is_left() {
+    let work = tempfile::tempdir().expect("folder");
+    let out = work.path().join("out");
+    let refused = |args: &[&str]| {
+        let mut all = vec!["quantise", "--out", text(&out)];
+        all.extend(args);
+        let done = Programs::built().beam_run(&all);
+        assert_eq!(std::fs::read_dir(work.path()).expect("folder").count(), 0, "{args:?}");
+        (done.code, done.err)
+    };
+    let model = nano();
+    let (code, err) = refused(&["--model", text(&model), "--format", "nvfp4"]);
+    assert!(
+        code == 1 && err.contains("R0704") && err.contains("--calibrate") && err.contains("--inputs plain"),
+        "{err}"
+    );
+    let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "re:nothing"]);
+    assert!(code == 1 && err.contains("R0711"), "{err}");
+    let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "*"]);
+    assert!(code == 1 && err.contains("R0705"), "{err}");
+    let (code, err) = refused(&["--model", text(&fixture("beam-tiny-fp8")), "--format", "fp8"]);
+    assert!(code == 1 && err.contains("R0702"), "{err}");
+    let (code, err) = refused(&["--model", "/nowhere", "--format", "fp8"]);
+    assert!(code == 1 && err.contains("R0701"), "{err}");
+    let (code, _) = refused(&["--model", text(&model), "--format", "int4"]);
+    assert_eq!(code, 2);
+}
