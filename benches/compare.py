@@ -1,8 +1,10 @@
 """Token ids from a validation file, and comparisons of what two executors made of them. Standard library only."""
 import array
+import concurrent.futures
 import json
 import struct
 import sys
+import urllib.request
 
 
 def tensors(path):
@@ -56,7 +58,23 @@ def answers(reference, found):
     return True
 
 
+def served(address, given, reference, count=48):
+    """All prompts at once over HTTP, greedy, against the continuations that one process made of them one by one."""
+    lists, wanted = json.load(open(given))["tokens"], json.load(open(reference))["tokens"]
+
+    def ask(prompt):
+        body = {"input_ids": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": count}}
+        request = urllib.request.Request(f"{address}/generate", json.dumps(body).encode(), {"content-type": "application/json"})
+        return json.load(urllib.request.urlopen(request, timeout=120))["output_ids"]
+
+    with concurrent.futures.ThreadPoolExecutor(len(lists)) as pool:
+        found = list(pool.map(ask, lists))
+    same = sum(x == y for x, y in zip(found, wanted))
+    print(f"over HTTP, {len(lists)} at once: {same} continuations are those made one by one")
+    return True
+
+
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    done = {"tokens": tokens, "prompts": prompts, "logits": logits, "answers": answers}[command](*arguments)
+    done = {"tokens": tokens, "prompts": prompts, "logits": logits, "answers": answers, "served": served}[command](*arguments)
     sys.exit(0 if done in (None, True) else 1)
