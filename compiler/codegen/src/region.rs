@@ -117,7 +117,7 @@ impl Maker<'_> {
         let ids = self.region.values.iter().flat_map(|v| graph.operands(*v).into_iter().chain([*v]));
         let values = ids.filter_map(|v| graph.tensor(v)).map(|t| t.dtype);
         let caches = self.region.values.iter().filter_map(|v| match &graph.node(*v).op {
-            Op::Store { kv } | Op::Attend { kv, .. } => {
+            Op::Store { kv, .. } | Op::Attend { kv, .. } => {
                 self.plan.kv.get(self.kind(kv).ok()?).map(|layout| layout.dtype)
             }
             _ => None,

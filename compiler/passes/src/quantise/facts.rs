@@ -52,7 +52,6 @@ fn part(facts: &Facts, weight: &Weight, matrix: &Matrix, part: Part, dtype: DTyp
         only: only(facts, weight, &matrix.layers),
         disk: Vec::new(),
         quant: false,
-        borrowed: false,
         ..weight.clone()
     }
 }
