@@ -119,7 +119,7 @@ impl Elab<'_> {
         match checked {
             Ok(()) => Ok(Tensor { origin: Origin::default(), ..out.into_value() }),
             Err(why) => refuse(
-                Diagnostic::error("B0297", format!("the operands do not fit: it {why}")).at(span, "in this call").help(
+                Diagnostic::error("B0297", format!("the operands do not fit: {why}")).at(span, "in this call").help(
                     "docs/ops.md has the axes and formats of each operand; a name of type f32 keeps an expression f32",
                 ),
             ),

@@ -34,6 +34,7 @@ impl<'a> Reader<'a> {
                     "layers" if item.text() == Some("all") => kind.layers = (0..schedule.len()).collect(),
                     "layers" => {
                         if let Some(when) = self.when(item, schedule) {
+                            self.named_elsewhere.push(("schedule", when.column.clone()));
                             let has = |l: &usize| schedule[*l].get(&when.column) == Some(&when.kind);
                             kind.layers = (0..schedule.len()).filter(has).collect();
                         }
