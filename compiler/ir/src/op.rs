@@ -414,6 +414,7 @@ pub enum Op {
         /// KV kind written.
         kv: KvRef,
         /// Whether the rows last for this step only: their positions hold nothing for later steps.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         scratch: bool,
     },
     /// `(q, cache, at)` or `(q, cache, at, sink)`: softmax(scale · q·k) v over the rows of the sequence that `mask` and

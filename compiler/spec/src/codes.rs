@@ -217,7 +217,7 @@ pub static CODES: &[Code] = &[
     code(
         "B0221",
         "an entry parameter without a type",
-        "Entries are called from outside, so their parameters say dtype and axes.",
+        "Entries are called from outside, so their parameters say axes, and a dtype unless it is the block's.",
     ),
     code("B0222", "no result", "A function ends with return."),
     code("B0223", "another number of results", "A function returns as many values as it declares after ->."),

@@ -191,7 +191,7 @@ impl Elab<'_> {
             return Ok(t);
         }
         let d = Diagnostic::error("B0285", "`at` gives one position per row").at(place, format!("this is {}", t.ty));
-        refuse(if rows && !scratch {
+        refuse(if rows && !scratch && t.ty.dtype == DType::I32 {
             d.help("rows of a block last for one step: write store(kv.name, k, v, scratch)")
         } else {
             d.help("write at = name, an i32[T] parameter of the entry")
