@@ -9,11 +9,11 @@ use ir::{AcceptRule, AcceptWhat, DType, Order, TensorType, WalkWhat};
 /// Lowest temperature that a walk divides by.
 const LEAST_TEMPERATURE: f32 = 1e-5;
 
-/// Lengths of the last `N` axes, and the axes before them.
-fn last<'t, const N: usize>(
-    rule: &'static str,
-    x: &'t Tensor,
-) -> Result<(&'t [(String, usize)], [usize; N]), InterpError> {
+/// The axes of the rows in front, with the lengths of the last `N` axes.
+type Lengths<'t, const N: usize> = (&'t [(String, usize)], [usize; N]);
+
+/// Takes the last `N` axes off.
+fn last<'t, const N: usize>(rule: &'static str, x: &'t Tensor) -> Result<Lengths<'t, N>, InterpError> {
     let at = x.axes().len().checked_sub(N);
     let at = at.ok_or_else(|| broken(rule, format!("{x} has fewer than {N} axes")))?;
     let (rows, inner) = x.axes().split_at(at);
@@ -49,11 +49,11 @@ pub(crate) fn walk(what: WalkWhat, operands: [&Tensor; 4], ty: &TensorType) -> R
     let (scores, ids_data) = (floats("walk C1", score)?, ints("walk C2", ids)?);
     let (temps, coins) = (floats("walk C3", temp)?, floats("walk C3", coin)?);
     let (mut tokens, mut probs) = (Vec::with_capacity(n * slots), Vec::with_capacity(n * slots * k));
-    for row in 0..n {
+    for (row, temperature) in temps.iter().enumerate() {
         let mut at = 0;
         for slot in (0..slots).map(|s| row * slots + s) {
             let from = (slot * k + at) * k;
-            let (chosen, q) = step(&scores[from..from + k], temps[row], coins[slot]);
+            let (chosen, q) = step(&scores[from..from + k], *temperature, coins[slot]);
             tokens.push(ids_data[slot * k + chosen]);
             probs.extend(q);
             at = chosen;
