@@ -83,7 +83,6 @@ pub fn recipe(name: &str, shape: &[u64], forms: Vec<RecipeForm>) -> WeightRecipe
         dtype: DType::Bf16,
         pinned: false,
         absent: None,
-        borrowed: false,
         forms,
     }
 }
