@@ -57,6 +57,21 @@ class Kernel:
         words = found.group(1).split(", ")
         return [int(w) if w.lstrip("-").isdigit() else w == "true" for w in words]
 
+    def others(self, known, q=None):
+        """Arguments behind the `known` first: what is computed from a core's numbers reads zeros and writes where nobody looks."""
+        signature = re.search(re.escape(self.name) + r"\((.*)\) \{", self.text).group(1).split(", ")
+        found = []
+        for declared in signature[known:]:
+            kind, name = declared.rsplit(" ", 1)
+            if kind == "const Steps*":
+                found.append(Others.steps())
+            elif kind.endswith("*"):
+                before = name.endswith("_before")
+                found.append(q if before and "bf16" in kind else Others.ones() if before else Others.zeros() if kind.startswith("const") else Others.sink())
+            else:
+                found.append(1.0 if kind == "const float" else ctypes.c_int64(0) if kind == "const i64" else ctypes.c_int(0))
+        return found
+
     def start(self, grid, arguments, early=True):
         cells = []
         for a in arguments:
@@ -72,6 +87,35 @@ class Kernel:
         stream = torch.cuda.current_stream().cuda_stream
         config = Config(grid[0], grid[1], 1, self.threads, 1, 1, self.shared, stream, ctypes.pointer(EARLY), 1 if early else 0)
         check(CU.cuLaunchKernelEx(ctypes.byref(config), self.function, pointers, None), self.name)
+
+
+class Others:
+    """Memory of what stands around a core."""
+
+    kept = {}
+
+    @classmethod
+    def zeros(cls):
+        if "zeros" not in cls.kept:
+            cls.kept["zeros"] = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
+        return cls.kept["zeros"]
+
+    @classmethod
+    def sink(cls):
+        if "sink" not in cls.kept:
+            cls.kept["sink"] = torch.zeros(3 << 30, dtype=torch.uint8, device="cuda")
+        return cls.kept["sink"]
+
+    @classmethod
+    def ones(cls):
+        return cls.kept.setdefault("ones", torch.ones(1 << 16, device="cuda"))
+
+    @classmethod
+    def steps(cls):
+        if "steps" not in cls.kept:
+            words = torch.tensor([cls.zeros().data_ptr()] * 10 + [1], dtype=torch.int64)
+            cls.kept["steps"] = words.cuda()
+        return cls.kept["steps"]
 
 
 def weight_map(tensor, columns, rows, box_rows):
@@ -152,7 +196,7 @@ def dense(code, kernels, counts):
         if not numbers or "Dense" not in kernel.text or key in seen:
             continue
         seen.add(key)
-        columns, k, cuts, granule, tile, _, split = numbers
+        columns, k, cuts, granule, tile, _, split = numbers[:7]
         copies = max(2, min(8, int(6e8 // (columns * k * 2))))
         weights = [uniform(columns, k) for _ in range(copies)]
         maps = [weight_map(w, k, columns, 128) for w in weights]
@@ -164,7 +208,10 @@ def dense(code, kernels, counts):
             x = uniform(rows, k)
             out = torch.full((rows, columns), float("nan"), device="cuda")
             x_map = weight_map(x, k, rows, tile)
-            go = lambda m: kernel.start((start["grid"][0]["factor"], 1), [m, x_map, ctypes.c_int(rows), out, shares, tickets])
+            others = kernel.others(6)
+            go = lambda m, to=out: kernel.start((start["grid"][0]["factor"], 1), [m, x_map, ctypes.c_int(rows), to, shares, tickets] + others)
+            # Where more is computed, the core's own numbers stay in the kernel.
+            none = ctypes.c_uint64(0) if others else out
             go(maps[0])
             torch.cuda.synchronize()
             some = torch.randperm(rows, device="cuda")[:8]
@@ -175,7 +222,7 @@ def dense(code, kernels, counts):
             first = out.clone()
             go(maps[0])
             same = torch.equal(first, out) and written and tickets.abs().sum().item() == 0
-            own = timed([lambda m=m: go(m) for m in maps])
+            own = timed([lambda m=m: go(m, none) for m in maps])
             peer = timed([lambda w=w: torch.nn.functional.linear(x, w) for w in weights])
             floor = max((columns * k + rows * (columns + k)) * 2 / READ_BYTES_PER_US, 2 * rows * columns * k / FLOPS_PER_US)
             report(kernel.name.rsplit("_", 2)[0] + ("" if same else " UNEQUAL"), f"{columns}x{k}", rows, own, peer, floor, error)
@@ -191,13 +238,12 @@ def picked(code, kernels, counts):
         if not numbers or "Picked" not in kernel.text or key in groups_seen:
             continue
         groups_seen.add(key)
-        columns, k, cuts, granule, tile, _, split = numbers
+        columns, k, cuts, granule, tile, _, split = numbers[:7]
         each = int(re.search(r"Picked\(plan, (\d+)\)", kernel.text).group(1))
         per_row = next(p["picks"]["per_row"] for p in start["params"] if isinstance(p, dict) and "picks" in p)
         total = next(p["map"]["rows"] for p in start["params"] if isinstance(p, dict) and "map" in p)
         groups = total // columns
-        sorts = [s for s in starts(code) if (kernels[s["kernel"]].numbers("Sorted") or [0, 0])[1] == tile]
-        sort = kernels[sorts[0]["kernel"]]
+        sort = sorter(code, kernels, groups, tile)
         weights = uniform(total, k)
         w_map = weight_map(weights, k, total, 128)
         tickets = torch.zeros(1 << 18, dtype=torch.int32, device="cuda")
@@ -211,8 +257,10 @@ def picked(code, kernels, counts):
             across = (columns + 127) // 128
             shares = torch.empty(picks * across * split * tile * 128 if split > 1 else 4, device="cuda")
             for of, plan in zip(ids, plans):
-                sort.start((1, 1), [of, ctypes.c_int(picks), plan])
-            go = lambda plan: kernel.start((start["grid"][0]["factor"], 1), [w_map, x, plan, out, shares, tickets])
+                sort(of, picks, plan)
+            others = kernel.others(6)
+            go = lambda plan, to=out: kernel.start((start["grid"][0]["factor"], 1), [w_map, x, plan, to, shares, tickets] + others)
+            none = ctypes.c_uint64(0) if others else out
             go(plans[0])
             torch.cuda.synchronize()
             some = torch.randperm(picks, device="cuda")[:8]
@@ -222,8 +270,8 @@ def picked(code, kernels, counts):
             error = worst(out[some][:, order], wanted, size, k)
             if torch.isnan(out).any().item():
                 error = float("nan")
-            own = timed([lambda p=p: go(p) for p in plans])
-            sorting = timed([lambda: sort.start((1, 1), [ids[0], ctypes.c_int(picks), plans[0]])] * 4)
+            own = timed([lambda p=p: go(p, none) for p in plans])
+            sorting = 0.0 if sort.__name__ == "here" else timed([lambda: sort(ids[0], picks, plans[0])] * 4)
             distinct = sum(len(i.unique()) for i in ids) / len(ids)
             floor = max(distinct * columns * k * 2 / READ_BYTES_PER_US, 2 * picks * columns * k / FLOPS_PER_US)
             peer = 0.0
@@ -237,6 +285,29 @@ def picked(code, kernels, counts):
                 print("torch._grouped_mm:", str(e)[:80])
             report(f"{kernel.name.rsplit('_', 2)[0]} (sort {sorting:.1f})", f"{groups}x{columns}x{k}", rows, own, peer, floor, error)
         del weights
+
+
+def sorter(code, kernels, groups, tile):
+    """What sorts picks into tiles of so many rows: a kernel of the artifact, or the same here where it is part of another."""
+    for start in starts(code):
+        kernel = kernels[start["kernel"]]
+        if "using Core = Sorted" in kernel.text and kernel.numbers("Sorted")[:2] == [groups, tile]:
+            return lambda ids, picks, plan: kernel.start((1, 1), [ids, ctypes.c_int(picks), plan])
+
+    def here(ids, picks, plan):
+        flat = ids.flatten().long()
+        order = flat.argsort(stable=True)
+        counts = torch.bincount(flat, minlength=groups).tolist()
+        entries, begin = [], 0
+        for group, count in enumerate(counts):
+            entries += [[group, begin + at, min(tile, count - at), 0] for at in range(0, count, tile)]
+            begin += count
+        places = 4 + 4 * picks
+        head = torch.tensor([len(entries), places, picks, 0] + sum(entries, []), dtype=torch.int32, device="cuda")
+        plan[: len(head)] = head
+        plan[places : places + picks] = order.int()
+
+    return here
 
 
 def starts(code):
@@ -299,6 +370,7 @@ def attention(code, kernels, cases, template):
                 grid = (start["grid"][0]["factor"], start["grid"][1]["factor"])
                 parts = torch.full((grid[0] * grid[1] * 16 * (d + 2),), float("nan"), device="cuda")
                 arguments += [parts, torch.zeros(1 << 18, dtype=torch.int32, device="cuda")]
+                arguments += kernel.others(11, q)
             else:
                 grid = ((sequences * rows * share + 127) // 128, heads // share)
             kernel.start(grid, arguments)
@@ -306,6 +378,7 @@ def attention(code, kernels, cases, template):
             keys, values = cache.first_head()
             mine = q.view(sequences, rows, heads, d).transpose(1, 2)
             error = compare(mine[-1, :share], keys, values, out.view(sequences, rows, heads, d).transpose(1, 2)[-1, :share], window, scale)
+            arguments[7] = none if len(arguments) > 11 else out
             own = timed([lambda: kernel.start(grid, arguments)] * 4)
             seen = min(context, window) if window and rows == 1 else context
             k, v = (uniform(sequences, cache.kv, seen, d) for _ in range(2))

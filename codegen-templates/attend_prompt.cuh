@@ -140,7 +140,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Prompt {
     auto token = [&](int i) { return (own + i) / SHARE < rows ? (own + i) / SHARE : -1; };
     auto head = [&](int i) { return kv * SHARE + (own + i) % SHARE; };
     Tile mine;
-    mine.begin(q, steps, at, token, head);
+    mine.begin(q, steps, at, token, head, AsTheyAre<HEADS, D>());
     float o[D / 2];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) o[i] = 0.0f;

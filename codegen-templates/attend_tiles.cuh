@@ -9,6 +9,11 @@
 #pragma once
 #include "cache.cuh"
 
+// Two elements of a query row as they are in memory.
+template <int HEADS, int D> struct AsTheyAre {
+  DEVICE u32 operator()(const bf16* rows, int row, int head, int at) const { return *(const u32*)(rows + ((u64)row * HEADS + head) * D + at); }
+};
+
 // 16 query rows of a warp. Row g = lane / 4 and row g + 8 are the thread's.
 template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
   static constexpr int PITCH = D + 8, DEPTH = D / 16;
@@ -21,7 +26,9 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
   int some_first, some_last, all_first, all_last, all_sequence;
 
   // `token(i)` is the token row of query row i, -1 for none; `head(i)` its query head.
-  template <class Token, class Head> DEVICE void begin(const bf16* rows, const Steps* steps, const int* at, Token token, Head head) {
+  // `read` gives two elements of a row of heads.
+  template <class Token, class Head, class Read>
+  DEVICE void begin(const bf16* rows, const Steps* steps, const int* at, Token token, Head head, const Read& read) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -38,11 +45,10 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
         first[r] = WINDOW > 0 && position + 1 > WINDOW ? position + 1 - WINDOW : 0;
         if (first[r] < steps->start) first[r] = steps->start;
       }
-      const bf16* from = rows + ((u64)(row < 0 ? 0 : row) * HEADS + head(i)) * D;
 #pragma unroll
       for (int k = 0; k < DEPTH; ++k) {
-        q[k][r] = row < 0 ? 0u : *(const u32*)(from + k * 16 + lane % 4 * 2);
-        q[k][r + 2] = row < 0 ? 0u : *(const u32*)(from + k * 16 + lane % 4 * 2 + 8);
+        q[k][r] = row < 0 ? 0u : read(rows, row, head(i), k * 16 + lane % 4 * 2);
+        q[k][r + 2] = row < 0 ? 0u : read(rows, row, head(i), k * 16 + lane % 4 * 2 + 8);
       }
     }
     some_first = lowest(first[0], first[1]);
@@ -174,17 +180,35 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Queries {
 constexpr float LOG2_E = 1.44269504f;
 
 // GROUP token rows are taken together: those of one sequence, where sequences have so many.
-template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct Decode {
+// With EXTRA bytes of shared memory it ends with what is computed from its rows.
+template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP, int EXTRA = 0> struct Decode {
   using Tile = Queries<HEADS, SHARE, D, WINDOW, ALL>;
+  using AsIs = AsTheyAre<HEADS, D>;
   static constexpr int WARPS = 4, THREADS = WARPS * 32, KEYS = 16, STAGES = 2, KV_HEADS = HEADS / SHARE;
   static constexpr int TILES = (GROUP * SHARE + 15) / 16, PITCH = Tile::PITCH;
   static constexpr int STAGE = 2 * KEYS * PITCH * 2, SHARED = WARPS * STAGES * STAGE;
   static constexpr int PART = 16 * (D + 2), MOST_PARTS = 64;
-  static_assert(SHARED >= WARPS * PART * 4, "results take the place of keys");
+  static constexpr int LINE = D + 4, LINES_AT = WARPS * PART * 4, EXTRA_AT = LINES_AT + 16 * LINE * 4;
+  static_assert(SHARED >= EXTRA_AT + EXTRA, "results take the place of keys");
 
-  template <class Layout, class S>
+  // Query rows in shared memory, as what is computed from them sees them.
+  template <class Token, class Head> struct Lines {
+    const Token& token;
+    const Head& head;
+    const float* numbers;
+    u8* extra;
+    int count, own;
+    template <int START, int LENGTH> DEVICE int first(int line) const { return head(line) * D; }
+    template <int START, int LENGTH> DEVICE bool holds() const { return true; }
+    DEVICE const float* at(int line, int logical) const { return numbers + line * LINE + logical - head(line) * D; }
+    DEVICE int to(int line) const { return has(line) ? token(line) : token(0); }
+    DEVICE bool has(int line) const { return token(line) >= 0; }
+    DEVICE void meet() const { __syncthreads(); }
+  };
+
+  template <class Layout, class S, class Read, class Ends>
   static DEVICE void run(const bf16* q, const bf16* pool, const Steps* steps, int kind, i64 slot, const int* at, const S* sink, float scale,
-                         float* out, int rows, float* parts, u32* tickets) {
+                         float* out, int rows, float* parts, u32* tickets, const Read& read, const Ends& ends) {
     DYNAMIC_SHARED(memory);
     __shared__ int last_here;
     wait_for_earlier();
@@ -197,7 +221,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
     const int one = token(0);
     if (one < 0) return;
     Tile mine;
-    mine.begin(q, steps, at, token, head);
+    mine.begin(q, steps, at, token, head, read);
     int end = one;
     while (end + 1 < rows && (end + 1 - group) * SHARE < tile + 16 && end + 1 < group + GROUP) ++end;
     int active = 1;
@@ -225,11 +249,11 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
     keep(mine, meeting + warp * PART, lane);
     __syncthreads();
     if (active == 1) {
-      join(meeting, WARPS, sink, out, token, head, true, nullptr);
+      join(meeting, WARPS, sink, out, token, head, true, nullptr, memory, ends);
       return;
     }
     float* own = parts + ((u64)blockIdx.x * most_parts + part) * PART;
-    join(meeting, WARPS, sink, out, token, head, false, own);
+    join(meeting, WARPS, sink, out, token, head, false, own, memory, ends);
     publish();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -239,7 +263,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
     __syncthreads();
     if (!last_here) return;
     publish();
-    join(parts + (u64)blockIdx.x * most_parts * PART, active, sink, out, token, head, true, nullptr);
+    join(parts + (u64)blockIdx.x * most_parts * PART, active, sink, out, token, head, true, nullptr, memory, ends);
   }
 
   // One warp's keys: from `base` on, every WARPS-th tile, to `last`.
@@ -295,14 +319,16 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
     }
   }
   // Joins at most MOST_PARTS parts in order; the result goes to `out`, or as a part to `part`.
-  template <class S, class Token, class Head>
-  static DEVICE void join(const float* parts, int count, const S* sink, float* out, Token token, Head head, bool ends, float* part) {
+  template <class S, class Token, class Head, class Ends>
+  static DEVICE void join(const float* parts, int count, const S* sink, float* out, Token token, Head head, bool all_here, float* part, u8* memory,
+                          const Ends& ends) {
+    float* lines = (float*)(memory + LINES_AT);
     __shared__ float shares[16][MOST_PARTS + 1], totals[16];
     // A warp has rows; its lanes have parts.
     const int lane = threadIdx.x % 32;
     for (int row = threadIdx.x / 32; row < 16; row += WARPS) {
       if (token(row) < 0) continue;
-      const bool sinks = ends && sink != nullptr;
+      const bool sinks = all_here && sink != nullptr;
       const float own = sinks ? load(sink + head(row)) * LOG2_E : nothing_larger();
       float highest = own;
       for (int p = lane; p < count; p += 32) highest = Tile::maximum(highest, load_fresh(parts + (u64)p * PART + 16 * D + row));
@@ -319,7 +345,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
       for (int half = 16; half > 0; half /= 2) all += shuffle_xor(all, half);
       if (lane == 0) {
         totals[row] = all;
-        if (!ends) {
+        if (!all_here) {
           part[16 * D + row] = highest;
           part[16 * D + 16 + row] = all;
         }
@@ -337,11 +363,16 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> struct D
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[e] = fused(x[e], shares[row][p], sum[e]);
       }
-      float* to_row = ends ? out + ((u64)to * HEADS + head(row)) * D + i % D : part + i;
+      float* to_row = all_here ? lines + row * LINE + i % D : part + i;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) to_row[e] = ends ? quotient(sum[e], totals[row]) : sum[e];
+      for (int e = 0; e < 4; ++e) to_row[e] = all_here ? quotient(sum[e], totals[row]) : sum[e];
+      if (all_here && out != nullptr) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[((u64)to * HEADS + head(row)) * D + i % D + e] = to_row[e];
+      }
     }
     __syncthreads();
+    if (all_here) ends(Lines<Token, Head>{token, head, lines, memory + EXTRA_AT, 16, (int)threadIdx.x});
   }
 };
 
@@ -361,7 +392,7 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL> struct Prefill {
     auto token = [&](int i) { return (own + i) / SHARE < rows ? (own + i) / SHARE : -1; };
     auto head = [&](int i) { return kv * SHARE + (own + i) % SHARE; };
     Tile mine;
-    mine.begin(q, steps, at, token, head);
+    mine.begin(q, steps, at, token, head, AsTheyAre<HEADS, D>());
     const int end = (base + ROWS - 1) / SHARE < rows ? (base + ROWS - 1) / SHARE : rows - 1;
     for (int row = base / SHARE; row <= end;) {
       const int sequence = steps->sequence[row];

@@ -11,6 +11,11 @@ DEVICE float largest(const float (&g)[8]) {
   return larger(larger(larger(g[0], g[1]), larger(g[2], g[3])), larger(larger(g[4], g[5]), larger(g[6], g[7])));
 }
 
+// Where a kernel ends with its core's numbers and computes nothing from them.
+struct Nothing {
+  template <class... Args> DEVICE void operator()(Args&&...) const {}
+};
+
 struct Sum { static DEVICE float join(float a, float b) { return a + b; } };
 struct Max { static DEVICE float join(float a, float b) { return larger(a, b); } };
 
@@ -76,9 +81,15 @@ template <int N, class Term> DEVICE float largest_in_thread(Term term) {
 template <int N, class Term> DEVICE int rank_in_thread(Term term, int own) {
   const float x = term(own);
   int rank = 0;
+  if (is_nan(x)) {
+    for (int i = 0; i < N; ++i) rank += !is_nan(term(i)) || i < own ? 1 : 0;
+    return rank;
+  }
+  // Where none of the two is a NaN, and a NaN compares with nothing.
+#pragma unroll 8
   for (int i = 0; i < N; ++i) {
     const float y = term(i);
-    rank += outranks(y, x) || (i < own && !outranks(x, y)) ? 1 : 0;
+    rank += (i < own ? y >= x : y > x) ? 1 : 0;
   }
   return rank;
 }

@@ -244,6 +244,7 @@ DEVICE int lanes_in(u32 lanes) { return __builtin_popcount(lanes); }
 DEVICE void publish() {}
 DEVICE u32 take_ticket(u32* counter) { return (*counter)++; }
 DEVICE float load_fresh(const float* p) { return *p; }
+DEVICE int load_fresh(const int* p) { return *p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) { memcpy(x, p, sizeof x); }
 
 DEVICE u32 shared_address(const void* p) { return (u32)((const u8*)p - model::shared.data()); }

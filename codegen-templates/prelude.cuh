@@ -118,6 +118,7 @@ DEVICE int lowest_lane(u32 lanes) { return __ffs(lanes) - 1; }
 DEVICE int lanes_in(u32 lanes) { return __popc(lanes); }
 // What other blocks wrote, or memory of this block: never from a cache that others do not see.
 DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
+DEVICE int load_fresh(const int* p) { return *(const volatile int*)p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) {
   asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(p));
 }

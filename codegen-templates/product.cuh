@@ -12,6 +12,13 @@ template <int CUTS, int GRANULE> DEVICE int logical_row(int rows, int row) {
   return rest / left * run + full + rest % left;
 }
 
+// The other way round: where row `logical` of the matrix stands; runs are made of whole granules.
+template <int CUTS, int GRANULE> DEVICE int physical_row(int rows, int logical) {
+  if constexpr (CUTS <= 1) return logical;
+  const int run = rows / CUTS, inside = logical % run;
+  return inside / GRANULE * (GRANULE * CUTS) + logical / run * GRANULE + inside % GRANULE;
+}
+
 template <class T> DEVICE void load_up_to_8(float (&x)[8], const T* p, int left) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = i < left ? load(p + i) : 0.0f;
@@ -27,20 +34,30 @@ struct Product {
   template <class XRow, class OutRow>
   static DEVICE void tile(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
                           XRow x_row, OutRow out_row) {
+    if (ROWS > 1 && count == 1) some<1>(x, w, out, column, count, x_row, out_row);
+    else some<ROWS>(x, w, out, column, count, x_row, out_row);
+  }
+  // A single row leaves registers for several pieces of the weight at once.
+  template <int MOST, class XRow, class OutRow>
+  static DEVICE void some(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
+                          XRow x_row, OutRow out_row) {
+    constexpr int STEPS = (K + 255) / 256, AT_ONCE = MOST == 1 ? 5 : 1;
     const int lane = threadIdx.x & 31;
-    Acc total[ROWS];
+    Acc total[MOST];
 #pragma unroll
-    for (int m = 0; m < ROWS; ++m) total[m] = 0;
+    for (int m = 0; m < MOST; ++m) total[m] = 0;
     const W* weights = w + (u64)column * K;
-    for (int k = lane * 8; k < K; k += 256) {
+#pragma unroll AT_ONCE
+    for (int step = 0; step < STEPS; ++step) {
+      const int k = lane * 8 + step * 256;
+      if (K % 256 != 0 && k >= K) break;
       float a[8];
       if constexpr (WIDE) load8(a, weights + k);
       else load_up_to_8(a, weights + k, K - k);
 #pragma unroll
-      for (int m = 0; m < ROWS; ++m) {
-        if (m >= count) break;
+      for (int m = 0; m < MOST; ++m) {
         float b[8];
-        const X* from = x + (u64)x_row(m) * K + k;
+        const X* from = x + (u64)x_row(m < count ? m : count - 1) * K + k;
         if constexpr (WIDE) load8(b, from);
         else load_up_to_8(b, from, K - k);
 #pragma unroll
@@ -51,12 +68,57 @@ struct Product {
       }
     }
 #pragma unroll
-    for (int m = 0; m < ROWS; ++m) {
+    for (int m = 0; m < MOST; ++m) {
 #pragma unroll
       for (int half = 16; half > 0; half /= 2) total[m] += shuffle_xor(total[m], half);
       if (m < count && lane == 0) out[(u64)out_row(m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column)] = (float)total[m];
     }
   }
+
+  // Several columns of a warp, for many rows: numbers of a row are widened once for all of them. Sums are those of `tile`.
+  template <int WIDE, class XRow, class OutRow>
+  static DEVICE void wide(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
+                          XRow x_row, OutRow out_row) {
+    static_assert(WIDE == 1 || K % 8 == 0, "rows of whole pieces");
+    const int lane = threadIdx.x & 31;
+    Acc total[WIDE][ROWS];
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) total[c][m] = 0;
+    for (int k = lane * 8; k < K; k += 256) {
+      Acc a[WIDE][8];
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        float read[8];
+        load8(read, w + (u64)(column + c < COLUMNS ? column + c : COLUMNS - 1) * K + k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[c][i] = read[i];
+      }
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) {
+        // Rows that are not there are read as the last one: loads of all rows are under way at once.
+        float b[8];
+        load8(b, x + (u64)x_row(m < count ? m : count - 1) * K + k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const Acc y = b[i];
+#pragma unroll
+          for (int c = 0; c < WIDE; ++c) total[c][m] = joined(a[c][i], y, total[c][m]);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+      for (int m = 0; m < ROWS; ++m) {
+#pragma unroll
+        for (int half = 16; half > 0; half /= 2) total[c][m] += shuffle_xor(total[c][m], half);
+        if (m < count && lane == 0 && column + c < COLUMNS) out[(u64)out_row(m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column + c)] = (float)total[c][m];
+      }
+  }
+  static DEVICE double joined(double a, double b, double c) { return __fma_rn(a, b, c); }
+  static DEVICE float joined(float a, float b, float c) { return fused(a, b, c); }
 
   // Dense: grid (columns over WARPS, rows over ROWS).
   static DEVICE void dense(const X* x, const W* w, float* out, int rows) {

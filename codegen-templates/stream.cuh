@@ -25,12 +25,14 @@ template <int STEPS, int SPLIT> struct Shares {
 };
 
 // COLUMNS by K is the weight of one group. Rows of `out` are binary32 numbers in the order that `logical_row` gives.
-template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int SPLIT> struct Stream {
+// With EXTRA bytes of shared memory the kernel ends with what is computed from its tiles.
+template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int SPLIT, int EXTRA = 0> struct Stream {
   static constexpr int THREADS = 384, WIDTH = 128, STEP = 64, LAG = STAGES - 2 < 4 ? STAGES - 2 : 4;
   static constexpr int STEPS = (K + STEP - 1) / STEP, ACROSS = (COLUMNS + WIDTH - 1) / WIDTH;
   static constexpr int WEIGHT_BYTES = WIDTH * 128, ROW_BYTES = ROWS * 128, STAGE = WEIGHT_BYTES + ROW_BYTES;
   static constexpr int CHUNK = ROWS < 32 ? ROWS : 32, PITCH = WIDTH + 4;
-  static constexpr int TILE_AT = STAGES * STAGE, BARS_AT = TILE_AT + CHUNK * PITCH * 4, SHARED = BARS_AT + STAGES * 16 + 16;
+  static constexpr int TILE_AT = STAGES * STAGE, BARS_AT = TILE_AT + CHUNK * PITCH * 4;
+  static constexpr int EXTRA_AT = BARS_AT + STAGES * 16 + 16, SHARED = EXTRA_AT + EXTRA;
   static constexpr int LOADERS = 96, PASSES = (ROWS * 8 + LOADERS - 1) / LOADERS;
   static_assert(K % 8 == 0, "rows of 16-byte pieces");
   // A stage is free once the next one's products are under way, so rows must not stay behind by all stages but one.
@@ -72,9 +74,31 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     DEVICE int from(int m) const { return to(m) / each; }
   };
 
+  // Rows of the result in shared memory, as what is computed from them sees them: `count` lines of a tile's columns.
+  template <class Source> struct Lines {
+    const Source& source;
+    const float* numbers;
+    u8* extra;
+    int chunk, count, column, own;
+    // Columns from START on, LENGTH of them, are one of CUTS that alternate: the first here, how many units, whether any.
+    static constexpr int OF_CUT = WIDTH / CUTS;
+    template <int START, int LENGTH> DEVICE int first(int) const { return column / CUTS > START ? column / CUTS : START; }
+    template <int START, int LENGTH> DEVICE bool holds() const {
+      return column / CUTS + OF_CUT > START && column / CUTS < START + LENGTH;
+    }
+    template <int START, int LENGTH, int UNIT> DEVICE int across() const {
+      const int from = first<START, LENGTH>(0), to = column / CUTS + OF_CUT < START + LENGTH ? column / CUTS + OF_CUT : START + LENGTH;
+      return to > from ? (to - from) / UNIT : 1;
+    }
+    DEVICE const float* at(int line, int logical) const { return numbers + line * PITCH + physical_row<CUTS, GRANULE>(COLUMNS, logical) - column; }
+    DEVICE int to(int line) const { return source.to(chunk + line); }
+    DEVICE bool has(int) const { return true; }
+    DEVICE void meet() const { ::meet<256>(2); }
+  };
+
   // `rows_map` brings rows that lie side by side, `x` is where picked rows are.
-  template <class Source>
-  static DEVICE void run(Source source, const TensorMap* map, const TensorMap* rows_map, const bf16* x, float* out, float* shares, u32* tickets) {
+  template <class Source, class Ends>
+  static DEVICE void run(Source source, const TensorMap* map, const TensorMap* rows_map, const bf16* x, float* out, float* shares, u32* tickets, const Ends& ends) {
     DYNAMIC_SHARED(memory);
     const u32 base = shared_address(memory);
     const u32 full = base + BARS_AT, empty = full + STAGES * 8;
@@ -99,7 +123,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
       }
     } else {
       more_registers<216>();
-      multiply(source, out, shares, tickets, memory, base, full, empty, last_here);
+      multiply(source, out, shares, tickets, memory, base, full, empty, last_here, ends);
     }
   }
 
@@ -199,8 +223,8 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
   }
 
-  template <class Source>
-  static DEVICE void multiply(Source source, float* out, float* shares, u32* tickets, u8* memory, u32 base, u32 full, u32 empty, int* last_here) {
+  template <class Source, class Ends>
+  static DEVICE void multiply(Source source, float* out, float* shares, u32* tickets, u8* memory, u32 base, u32 full, u32 empty, int* last_here, const Ends& ends) {
     const int half = threadIdx.x / 128 - 1, own = threadIdx.x % 128;
     wait_for_earlier();
     Shares<STEPS, SPLIT> mine(source.tiles());
@@ -241,7 +265,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
 #pragma unroll
         for (int part = 0; part < SPLIT; ++part) add(d, kept + part * ROWS * WIDTH, half, own);
       }
-      finish(d, source, column, out, memory, half, own);
+      finish(d, source, column, out, memory, half, own, ends);
     }
   }
 
@@ -254,36 +278,43 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     for (int i = 0; i < ROWS / 2; ++i) d[i] += load_fresh(from + (half * (ROWS / 2) + i) * 128 + own);
   }
 
-  // From registers through shared memory to rows, a chunk of rows at a time.
-  template <class Source> static DEVICE void finish(const float (&d)[ROWS / 2], const Source& source, int column, float* out, u8* memory, int half, int own) {
+  // From registers through shared memory to rows, a chunk of rows at a time, and to what is computed from them.
+  template <class Source, class Ends>
+  static DEVICE void finish(const float (&d)[ROWS / 2], const Source& source, int column, float* out, u8* memory, int half, int own, const Ends& ends) {
     float(*tile)[PITCH] = (float(*)[PITCH])(memory + TILE_AT);
     const int weight = half * 64 + own / 32 * 16 + own % 32 / 4, token = own % 4 * 2;
-#pragma unroll
+#pragma unroll 1
     for (int chunk = 0; chunk < ROWS; chunk += CHUNK) {
       if (chunk >= source.count) break;
       meet<256>(2);
 #pragma unroll
-      for (int i = 0; i < CHUNK / 8; ++i)
+      for (int of = 0; of < ROWS; of += CHUNK) {
+        if (of != chunk) continue;  // registers have numbers that are known here
 #pragma unroll
-        for (int e = 0; e < 4; ++e) tile[i * 8 + token + e % 2][weight + e / 2 * 8] = d[(chunk / 8 + i) * 4 + e];
+        for (int i = 0; i < CHUNK / 8; ++i)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) tile[i * 8 + token + e % 2][weight + e / 2 * 8] = d[(of / 8 + i) * 4 + e];
+      }
       meet<256>(2);
       const int count = source.count - chunk < CHUNK ? source.count - chunk : CHUNK;
-      for (int at = threadIdx.x - 128; at < count * WIDTH; at += 256) {
-        const int m = at / WIDTH, c = at % WIDTH;
-        if (column + c < COLUMNS) out[(u64)source.to(chunk + m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column + c)] = tile[m][c];
+      if (out != nullptr) {
+        for (int at = threadIdx.x - 128; at < count * WIDTH; at += 256) {
+          const int m = at / WIDTH, c = at % WIDTH;
+          if (column + c < COLUMNS) out[(u64)source.to(chunk + m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, column + c)] = tile[m][c];
+        }
       }
+      ends(Lines<Source>{source, tile[0], memory + EXTRA_AT, chunk, count, column, (int)threadIdx.x - 128});
     }
   }
 };
 
 // Sorts picks by the group that they name, stably, and cuts each group's picks into tiles of at most ROWS.
 //   plan[0] tiles, plan[1] where the sorted picks begin; from 4 on for each tile: group, first, count, 0; then the picks.
-template <int GROUPS, int ROWS> struct Sorted {
-  static constexpr int THREADS = 1024, WARPS = 32;
-  static_assert(GROUPS <= 1024, "a thread a group");
+template <int GROUPS, int ROWS, int WARPS = 32> struct Sorted {
+  static constexpr int THREADS = WARPS * 32, EACH = (GROUPS + THREADS - 1) / THREADS;
   static DEVICE void run(const int* ids, int picks, int most_tiles, int* plan) {
     __shared__ int counts[WARPS][GROUPS];
-    __shared__ int begins[1024], tiles_before[1024];
+    __shared__ int begins[EACH * THREADS], tiles_before[EACH * THREADS];
     wait_for_earlier();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int part = (picks + WARPS * 32 - 1) / (WARPS * 32) * 32;
@@ -291,50 +322,69 @@ template <int GROUPS, int ROWS> struct Sorted {
     for (int i = threadIdx.x; i < WARPS * GROUPS; i += THREADS) counts[i / GROUPS][i % GROUPS] = 0;
     __syncthreads();
     for (int at = first; at < first + part; at += 32) {
-      const int id = at + lane < end ? ids[at + lane] : -1;
+      const int id = at + lane < end ? load_fresh(ids + at + lane) : -1;
       const u32 same = lanes_with(id);
       if (id >= 0 && lowest_lane(same) == lane) counts[warp][id] += lanes_in(same);
       __syncwarp();
     }
     __syncthreads();
-    // Of each group: its picks, then where each warp's begin.
-    int total = 0;
-    if (threadIdx.x < GROUPS)
-      for (int w = 0; w < WARPS; ++w) {
-        const int n = counts[w][threadIdx.x];
-        counts[w][threadIdx.x] = total;
-        total += n;
-      }
-    begins[threadIdx.x] = total;
-    tiles_before[threadIdx.x] = (total + ROWS - 1) / ROWS;
+    // Of each group: its picks, then where each warp's begin. A thread has every THREADS-th group.
+    int totals[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int g = i * THREADS + threadIdx.x;
+      int total = 0;
+      if (g < GROUPS)
+        for (int w = 0; w < WARPS; ++w) {
+          const int n = counts[w][g];
+          counts[w][g] = total;
+          total += n;
+        }
+      totals[i] = total;
+      begins[g] = total;
+      tiles_before[g] = (total + ROWS - 1) / ROWS;
+    }
     __syncthreads();
-    for (int step = 1; step < 1024; step *= 2) {
-      const int a = threadIdx.x >= step ? begins[threadIdx.x - step] : 0, b = threadIdx.x >= step ? tiles_before[threadIdx.x - step] : 0;
+    for (int step = 1; step < EACH * THREADS; step *= 2) {
+      int a[EACH], b[EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        const int g = i * THREADS + threadIdx.x;
+        a[i] = g >= step ? begins[g - step] : 0;
+        b[i] = g >= step ? tiles_before[g - step] : 0;
+      }
       __syncthreads();
-      begins[threadIdx.x] += a;
-      tiles_before[threadIdx.x] += b;
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        begins[i * THREADS + threadIdx.x] += a[i];
+        tiles_before[i * THREADS + threadIdx.x] += b[i];
+      }
       __syncthreads();
     }
     const int picks_at = 4 + most_tiles * 4;
     if (threadIdx.x == 0) {
-      plan[0] = tiles_before[1023];
+      plan[0] = tiles_before[EACH * THREADS - 1];
       plan[1] = picks_at;
-      plan[2] = begins[1023];
+      plan[2] = begins[EACH * THREADS - 1];
     }
-    if (threadIdx.x < GROUPS) {
-      const int begin = begins[threadIdx.x] - total, count = (total + ROWS - 1) / ROWS, tile = tiles_before[threadIdx.x] - count;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int g = i * THREADS + threadIdx.x, total = totals[i];
+      if (g >= GROUPS) break;
+      const int begin = begins[g] - total, count = (total + ROWS - 1) / ROWS, tile = tiles_before[g] - count;
       for (int t = 0; t < count; ++t) {
         int* entry = plan + 4 + (tile + t) * 4;
-        entry[0] = threadIdx.x;
+        entry[0] = g;
         entry[1] = begin + t * ROWS;
         entry[2] = total - t * ROWS < ROWS ? total - t * ROWS : ROWS;
         entry[3] = 0;
       }
-      begins[threadIdx.x] = begin;
+      begins[g] = begin;
     }
     __syncthreads();
     for (int at = first; at < first + part; at += 32) {
-      const int id = at + lane < end ? ids[at + lane] : -1;
+      const int id = at + lane < end ? load_fresh(ids + at + lane) : -1;
       const u32 same = lanes_with(id);
       if (id >= 0) plan[picks_at + begins[id] + counts[warp][id] + lanes_in(same & ((1u << lane) - 1u))] = at + lane;
       __syncwarp();

@@ -9,6 +9,7 @@ questions asked over HTTP. Needs the two programs and nothing else.
 """
 
 import argparse
+import concurrent.futures
 import json
 import struct
 import subprocess
@@ -88,20 +89,24 @@ def ask(beam_run, artifact, model):
     server = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         url = next(w for line in server.stdout for w in line.split() if w.startswith("http://")).rstrip("/")
+
+        def one(case):
+            body = {"messages": case["messages"], "temperature": 0, "max_tokens": 400}
+            if case["tools"]:
+                body["tools"] = case["tools"]
+            request = urllib.request.Request(
+                f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(request) as answer:
+                return correct(case, json.load(answer)["choices"][0])
+
+        files = sorted((NANO / "eval").glob("*.jsonl"))
+        cases = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         tasks = {}
-        for file in sorted((NANO / "eval").glob("*.jsonl")):
-            for line in file.read_text().splitlines():
-                case = json.loads(line)
-                body = {"messages": case["messages"], "temperature": 0, "max_tokens": 400}
-                if case["tools"]:
-                    body["tools"] = case["tools"]
-                request = urllib.request.Request(
-                    f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-                )
-                with urllib.request.urlopen(request) as answer:
-                    choice = json.load(answer)["choices"][0]
-                good, all_ = tasks.get(case["task"], (0, 0))
-                tasks[case["task"]] = (good + correct(case, choice), all_ + 1)
+        # An answer does not depend on what else runs.
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for case, good in zip(cases, pool.map(one, cases)):
+                tasks[case["task"]] = (tasks.get(case["task"], (0, 0))[0] + good, tasks.get(case["task"], (0, 0))[1] + 1)
         return tasks
     finally:
         server.kill()

@@ -236,9 +236,10 @@ fn answers(work: &Path) -> PathBuf {
 #[test]
 fn the_example_model_keeps_its_losses() {
     let work = tempfile::tempdir().expect("folder");
-    let reference = Programs::built().compile(&nano(), "cpu", work.path());
-    let fp8 = quantised(&nano(), "fp8", work.path(), &[]);
-    let nvfp4 = quantised(&nano(), "nvfp4", work.path(), &["--artifact", text(&reference), "--inputs", "plain"]);
+    let plain = nano();
+    let reference = Programs::built().compile(&plain, "cpu", work.path());
+    let fp8 = quantised(&plain, "fp8", work.path(), &[]);
+    let nvfp4 = quantised(&plain, "nvfp4", work.path(), &["--artifact", text(&reference), "--inputs", "plain"]);
     let native = Programs::built().compile(&fp8, "cpu-fp8", work.path());
     let weights = Programs::built().compile(&nvfp4, "cpu", &fresh(work.path(), "weights"));
     let file = answers(work.path());
@@ -246,7 +247,7 @@ fn the_example_model_keeps_its_losses() {
         "score",
         text(&reference),
         "--model",
-        text(&nano()),
+        text(&plain),
         "--tokens",
         text(&file),
         "--json",

@@ -171,6 +171,8 @@ pub enum Param {
         /// Picks of a token row.
         per_row: u64,
     },
+    /// An address only where numbers inside kernels are checked, null otherwise.
+    Checked(Box<Param>),
     /// A null address.
     Null,
 }

@@ -158,7 +158,7 @@ impl WeightRecipe {
         if self.absent.is_some_and(|value| !value.is_finite() || self.dtype.is_narrow()) {
             return Err(format!("{title} of {} would be {:?} where a checkpoint lacks it", self.dtype, self.absent));
         }
-        if self.forms.is_empty() && self.absent.is_none() {
+        if self.forms.is_empty() {
             return Err(format!("{title} names no tensor of a checkpoint"));
         }
         for form in &self.forms {

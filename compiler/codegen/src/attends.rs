@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Threads of a block that decodes.
-const DECODE_THREADS: u64 = 128;
+pub(crate) const DECODE_THREADS: u64 = 128;
 /// Threads of a block of a prompt, without and with matrix units of warpgroups.
 const PROMPT_THREADS: [u64; 2] = [256, 384];
 /// Keys that the warps of a decoding block take in one round.
@@ -107,11 +107,19 @@ fn signature(core: &Core<'_>, shape: &Shape<'_>, text: &mut String, more: (&str,
 
 fn decode(core: &Core<'_>, shape: &Shape<'_>, of: &Decoding, axis: &str, params: Vec<Param>, work: usize) -> Draft {
     let mut text = core.header("attend_tiles.cuh");
-    let _ = writeln!(text, "using Core = Decode<{}, {}>;", shape.numbers(), of.group);
-    signature(core, shape, &mut text, (", float* parts, u32* tickets", ", parts, tickets"));
+    let _ = writeln!(text, "using Core = Decode<{}, {}, {}>;", shape.numbers(), of.group, core.ends.bytes);
+    text += &core.ends.functions;
+    let (reads, read, given) = match &core.before {
+        Some(b) => (b.signature.as_str(), b.call.as_str(), b.params.as_slice()),
+        None => ("", "Core::AsIs()", [].as_slice()),
+    };
+    text += core.before.as_ref().map_or("", |b| b.function.as_str());
+    let declared = format!(", float* parts, u32* tickets{reads}{}", core.ends.signature);
+    signature(core, shape, &mut text, (&declared, &format!(", parts, tickets, {read}, {}", core.ends.call)));
     let bytes = 4 * 2 * 2 * 16 * shape.pitch() * 2;
     let _ = writeln!(text, "static_assert(Core::THREADS == {DECODE_THREADS} && Core::SHARED == {bytes}, \"a block\");");
-    let params = params.into_iter().chain([Param::Scratch(work), Param::Tickets]).collect();
+    let own = [Param::Scratch(work), Param::Tickets];
+    let params = params.into_iter().chain(own).chain(given.iter().chain(&core.ends.params).cloned()).collect();
     let fixed = |n| Blocks { rows: None, factor: n, per_block: 1 };
     let mut draft = core.unit(text, DECODE_THREADS, [fixed(of.blocks), fixed(of.parts)], params);
     draft.unit.dynamic_bytes = bytes as u32;
@@ -136,7 +144,9 @@ fn prefill(core: &Core<'_>, shape: &Shape<'_>, axis: &str, params: Vec<Param>) -
     let kv_heads = shape.heads / shape.share.max(1);
     let rows = Blocks { rows: Some(axis.to_owned()), factor: shape.share, per_block: PROMPT_ROWS };
     let grid = [rows, Blocks { rows: None, factor: kv_heads, per_block: 1 }];
-    let mut draft = core.unit(text, threads, grid, params);
+    // What decoding ends with stands in kernels of its own here.
+    let numbers = |p: Param| if let Param::Checked(of) = p { *of } else { p };
+    let mut draft = core.unit(text, threads, grid, params.into_iter().map(numbers).collect());
     draft.unit.dynamic_bytes = bytes as u32;
     draft.unit.stem += "_prompt";
     draft.variants = vec![ir::Variant::Prefill, ir::Variant::Only];

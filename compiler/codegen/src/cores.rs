@@ -3,15 +3,16 @@
 use crate::machine::Machine;
 use crate::region::{Draft, Unit, is_float, stem};
 use crate::rows::{layout_type, memory_type};
-use crate::{attends, streams};
+use crate::tiled::Form;
+use crate::{attends, routes, rows, streams};
 use artifact::{Blocks, Param};
 use ir::{Axis, DType, Extent, Graph, KernelKind, KernelModule, KvRef, Layout, Mask, Op, Plan, ValueId, WeightRef};
 use std::fmt::Write;
 
 /// Warps of a block of a product: one output column each.
-const PRODUCT_WARPS: u64 = 8;
+pub(crate) const PRODUCT_WARPS: u64 = 8;
 /// Token rows that a product's block has at once.
-const PRODUCT_ROWS: u64 = 8;
+pub(crate) const PRODUCT_ROWS: u64 = 8;
 /// Rows and columns of a tile of a product of many rows.
 const TILE_EDGE: u64 = 128;
 /// Threads of a block that has such a tile.
@@ -48,14 +49,21 @@ pub struct Core<'a> {
     pub work: usize,
     /// Whether the picks of this product are sorted already.
     pub sorted: bool,
+    /// What stands before it, where it is computed as it is read.
+    pub before: Option<rows::Element>,
+    /// What its kernel ends with.
+    pub ends: rows::Ends,
 }
 
 /// The starts of a core, by variant and bucket, and the bytes of scratch that they share.
-pub fn drafts(core: &Core<'_>) -> Result<(Vec<Draft>, u64), String> {
+pub fn drafts(core: &Core<'_>, sorts: Option<&(ValueId, streams::Picks)>) -> Result<(Vec<Draft>, u64), String> {
     match &core.graph.node(core.id).op {
         Op::Linear { .. } => {
             if let Some(shape) = core.streamed() {
                 return streams::drafts(core, &shape, core.work);
+            }
+            if !core.ends.params.is_empty() {
+                return Ok((routes::drafts(core, sorts)?, 0));
             }
             let mut few = core.product()?;
             let many = core.tiles(&few)?;
@@ -69,7 +77,7 @@ pub fn drafts(core: &Core<'_>) -> Result<(Vec<Draft>, u64), String> {
     }
 }
 
-fn count(axes: &[Axis]) -> u64 {
+pub(crate) fn count(axes: &[Axis]) -> u64 {
     axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product()
 }
 
@@ -82,11 +90,11 @@ impl Core<'_> {
         self.graph.operands(self.id).get(slot).copied().ok_or_else(|| format!("{} lacks an operand", self.id))
     }
 
-    fn axes(&self, id: ValueId) -> Vec<Axis> {
+    pub(crate) fn axes(&self, id: ValueId) -> Vec<Axis> {
         self.graph.tensor(id).map(|t| t.axes.clone()).unwrap_or_default()
     }
 
-    fn dtype(&self, id: ValueId) -> Option<DType> {
+    pub(crate) fn dtype(&self, id: ValueId) -> Option<DType> {
         self.graph.tensor(id).map(|t| t.dtype)
     }
 
@@ -95,7 +103,7 @@ impl Core<'_> {
     }
 
     /// How the rows of a weight alternate: runs and granule.
-    fn interleave(&self, weight: ValueId) -> (u64, u64) {
+    pub(crate) fn interleave(&self, weight: ValueId) -> (u64, u64) {
         let Op::Weight(reference) = &self.graph.node(weight).op else { return (1, 1) };
         let same = |r: &WeightRef| r == reference;
         match self.module.layouts.iter().find(|l| same(&l.weight)).map(|l| l.layout) {
@@ -115,8 +123,46 @@ impl Core<'_> {
         buckets.filter_map(|b| b.bucket.most_rows(axis)).collect()
     }
 
+    /// The tiles in which its result stands, where a kernel can end with more than the result.
+    pub fn tile(&self) -> Option<Form> {
+        let columns_of = |w: ValueId, picked: bool| -> Option<Vec<Axis>> {
+            let Op::Linear { contract, .. } = &self.graph.node(self.id).op else { return None };
+            let free = self.axes(w).into_iter().filter(|a| !contract.contains(&a.name));
+            Some(free.skip(usize::from(picked)).collect())
+        };
+        match &self.graph.node(self.id).op {
+            Op::Linear { .. } => {
+                let picked = self.graph.operands(self.id).len() > 2;
+                let columns = columns_of(self.operand(1).ok()?, picked)?;
+                let line_axes = self.axes(self.id).len().checked_sub(columns.len())?;
+                if let Some(shape) = self.streamed() {
+                    let (cuts, granule) = (shape.cuts, shape.granule);
+                    return Some(Form { line_axes, width: 128, cuts, granule, threads: 256, ..Form::default() });
+                }
+                let (cuts, _) = self.interleave(self.operand(1).ok()?);
+                let threads = PRODUCT_WARPS * 32;
+                let routes = self.kind == KernelKind::Route && !picked && line_axes == 1 && cuts == 1;
+                let width = count(&columns);
+                routes.then_some(Form {
+                    line_axes,
+                    width,
+                    threads,
+                    most_lanes: threads,
+                    is_kept: true,
+                    ..Form::default()
+                })
+            }
+            Op::Attend { .. } => {
+                let (shape, is_tiled) = self.attend_shape().ok()?;
+                let (width, threads) = (shape.layout.head_elements, attends::DECODE_THREADS);
+                is_tiled.then_some(Form { line_axes: 1, width, is_own: true, threads, ..Form::default() })
+            }
+            _ => None,
+        }
+    }
+
     /// The shape of a product that a streaming kernel takes.
-    fn streamed(&self) -> Option<streams::Shape> {
+    pub(crate) fn streamed(&self) -> Option<streams::Shape> {
         let Op::Linear { contract, .. } = &self.graph.node(self.id).op else { return None };
         let (x, w) = (self.operand(0).ok()?, self.operand(1).ok()?);
         let ids = self.graph.operands(self.id).get(2).copied();
@@ -248,17 +294,10 @@ impl Core<'_> {
     }
 
     fn attention(&self) -> Result<(Vec<Draft>, u64), String> {
-        let Op::Attend { mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
         let kind = self.kv_kind().ok_or("an attention's KV kind has no layout, or is behind the eighth")?;
-        let layout = &self.plan.kv[kind];
         let (q, at) = (self.operand(0)?, self.operand(2)?);
         let sink = self.graph.operands(self.id).get(3).copied();
-        let heads = count(&self.axes(q)) / layout.head_elements.max(1);
-        let share = heads / layout.heads.max(1);
-        if share * layout.heads != heads || layout.head_elements > 512 {
-            return Err(format!("{heads} query heads of {} elements over {}", layout.head_elements, layout.heads));
-        }
-        let sink_type = memory_type(sink.and_then(|s| self.dtype(s)).unwrap_or(DType::F32));
+        let (shape, is_tiled) = self.attend_shape()?;
         let params = vec![
             self.address(q)?,
             Param::Pool(kind),
@@ -270,12 +309,29 @@ impl Core<'_> {
             self.out.clone(),
             Param::Rows { axis: self.rows_axis(), factor: 1 },
         ];
-        let shape = attends::Shape { layout, heads, share, sees_all: *mask == Mask::All, sink_type };
-        let bf16 = self.dtype(q) == Some(DType::Bf16) && layout.dtype == DType::Bf16;
-        if bf16 && shape.fits() && self.rows_axis().is_some() {
+        if is_tiled {
             return attends::drafts(self, &shape, params, self.work);
         }
         Ok((vec![self.plain_attention(&shape, params)], 0))
+    }
+
+    /// The shape of an attention, and whether it runs on the matrix units.
+    fn attend_shape(&self) -> Result<(attends::Shape<'_>, bool), String> {
+        let Op::Attend { mask, .. } = &self.graph.node(self.id).op else { return Err("no attention".to_owned()) };
+        let kind = self.kv_kind().ok_or("an attention's KV kind has no layout, or is behind the eighth")?;
+        let layout = &self.plan.kv[kind];
+        let q = self.operand(0)?;
+        let heads = count(&self.axes(q)) / layout.head_elements.max(1);
+        let share = heads / layout.heads.max(1);
+        if share * layout.heads != heads || layout.head_elements > 512 {
+            return Err(format!("{heads} query heads of {} elements over {}", layout.head_elements, layout.heads));
+        }
+        let sink = self.graph.operands(self.id).get(3).copied();
+        let sink_type = memory_type(sink.and_then(|s| self.dtype(s)).unwrap_or(DType::F32));
+        let shape = attends::Shape { layout, heads, share, sees_all: *mask == Mask::All, sink_type };
+        let bf16 = self.dtype(q) == Some(DType::Bf16) && layout.dtype == DType::Bf16;
+        let is_tiled = bf16 && shape.fits() && self.rows_axis().is_some();
+        Ok((shape, is_tiled))
     }
 
     /// An attention of any format: a block for every row and head.
@@ -307,7 +363,8 @@ impl Core<'_> {
         let ty = |id: ValueId| self.graph.tensor(id).map(ToString::to_string).unwrap_or_default();
         let operands: Vec<String> = self.graph.operands(self.id).into_iter().map(ty).collect();
         format!(
-            "// {}\n// {} from {}\n#include \"{template}\"\n\n",
+            "{}// {}\n// {} from {}\n#include \"{template}\"\n\n",
+            self.ends.head,
             self.title,
             ty(self.id),
             operands.iter().filter(|t| !t.is_empty()).cloned().collect::<Vec<_>>().join(", ")

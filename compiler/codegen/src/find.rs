@@ -44,7 +44,7 @@ fn in_place(place: &Path) -> Option<Nvrtc> {
 }
 
 /// Folders where the package puts the library, of every Python that can be asked or guessed.
-fn packages() -> Vec<PathBuf> {
+pub(crate) fn packages() -> Vec<PathBuf> {
     let mut sites: Vec<PathBuf> = Vec::new();
     let ask = "import site, sysconfig; print(sysconfig.get_path('purelib')); print(site.getusersitepackages())";
     for python in ["python3", "python"] {

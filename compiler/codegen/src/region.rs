@@ -1,11 +1,12 @@
 //! A region as kernel starts: what stands before its core, the core, its strands and stores.
 //!
-//! The core writes binary32 numbers to scratch, and each strand is a row kernel that reads them. This keeps every region right,
-//! whatever its shape; joining strands to a core's tile is a matter of speed and changes no bit.
+//! What is computed from a core's result by rows that lie in one of its tiles (`tiled.rs`) is what the core's kernel ends with. For
+//! the rest the core writes binary32 numbers to scratch, and each strand is a row kernel that reads them. Both leave the same bits.
 
 use crate::cores::{self, Core};
 use crate::machine::Machine;
 use crate::rows::{self, Job, Sink};
+use crate::{streams, tiled};
 use artifact::{Blocks, Param, RegionCode, Scratch, Served, Start};
 use ir::{Anatomy, Axis, DType, Graph, KernelGraph, KernelKind, KernelModule, KvRef, Op, Plan, Region, ValueId};
 use std::collections::HashMap;
@@ -63,6 +64,21 @@ impl RegionDraft {
     }
 }
 
+/// Rows that a region computes: all of a strand, or what else leaves it.
+#[derive(Clone)]
+pub struct Ending {
+    /// Operations, ascending.
+    pub values: Vec<ValueId>,
+    /// Row axes, outermost first.
+    pub rows: Vec<Axis>,
+    /// What is written where.
+    pub outputs: Vec<(ValueId, Sink)>,
+    /// Whether an output may take the place of what is read.
+    pub in_place: bool,
+    /// Whether a value from outside goes to the cache as it is.
+    pub copies: bool,
+}
+
 /// What is known while a region is taken apart.
 pub struct Maker<'a> {
     module: &'a KernelModule,
@@ -77,6 +93,8 @@ pub struct Maker<'a> {
     places: HashMap<ValueId, usize>,
     /// Row kernels that wait for others to be started with.
     open: Vec<rows::RowKernel>,
+    /// Buckets that the row kernels serve which follow; `None` for all.
+    served: Option<Served>,
     out: RegionDraft,
 }
 
@@ -94,7 +112,8 @@ pub fn starts(
     }
     let leaving = kernels.leaving();
     let (places, out) = (HashMap::new(), RegionDraft::default());
-    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open: Vec::new(), out };
+    let (open, served) = (Vec::new(), None);
+    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open, served, out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
     if region.values.iter().any(|v| kernels.graph.node(*v).op.is_sharded()) {
         return Err("data exchanged between ranks".to_owned());
@@ -126,12 +145,20 @@ impl Maker<'_> {
     }
 
     fn make(&mut self, anatomy: &Anatomy) -> Result<(), String> {
+        let mut ends = self.endings(anatomy)?;
         if let Some(core) = anatomy.core {
-            self.prologue(anatomy, core)?;
-            self.close();
-            self.core(core)?;
-            self.close();
+            ends = self.core(anatomy, core, ends)?;
         }
+        for ending in ends {
+            self.rows(ending)?;
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// What is computed behind a core, or without one.
+    fn endings(&self, anatomy: &Anatomy) -> Result<Vec<Ending>, String> {
+        let mut endings = Vec::new();
         for strand in &anatomy.strands {
             let mut values = self.with_parts(anatomy, &strand.values);
             values.sort_unstable();
@@ -144,29 +171,28 @@ impl Maker<'_> {
             }
             outputs.extend(self.cached(anatomy, |id| strand.values.contains(&id))?);
             let in_place = self.in_place(anatomy, &outputs);
-            self.rows(values, rows, outputs, in_place)?;
+            endings.push(Ending { values, rows, outputs, in_place, copies: false });
         }
         // Rows that no strand computes go to the cache as they are.
         let inside = |id: ValueId| anatomy.strands.iter().any(|s| s.values.contains(&id));
         for (id, sink) in self.cached(anatomy, |id| !inside(id))? {
             let axes = self.graph().tensor(id).map(|t| t.axes.clone()).unwrap_or_default();
             let rows = axes.iter().filter(|a| a.is_rows()).cloned().collect();
-            self.copy(id, rows, sink)?;
+            endings.push(Ending { values: vec![id], rows, outputs: vec![(id, sink)], in_place: false, copies: true });
         }
         // Cuts of a core's result that leave it as they are.
-        for id in &anatomy.parts {
-            if self.leaving[id.0 as usize] {
-                let axes = self.graph().tensor(*id).map(|t| t.axes.clone()).unwrap_or_default();
-                let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
-                let mut values = self.with_parts(anatomy, &[*id]);
-                values.push(*id);
-                values.sort_unstable();
-                values.dedup();
-                self.rows(values, rows, vec![(*id, Sink::Buffer(Param::Value(*id)))], false)?;
-            }
+        for id in anatomy.parts.iter().filter(|v| self.leaving[v.0 as usize]) {
+            let axes = self.graph().tensor(*id).map(|t| t.axes.clone()).unwrap_or_default();
+            let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
+            let mut values = self.with_parts(anatomy, &[*id]);
+            values.push(*id);
+            values.sort_unstable();
+            values.dedup();
+            let outputs = vec![(*id, Sink::Buffer(Param::Value(*id)))];
+            endings.push(Ending { values, rows, outputs, in_place: false, copies: false });
         }
-        self.close();
-        Ok(())
+        endings.retain(|e| !e.outputs.is_empty());
+        Ok(endings)
     }
 
     /// The values of a strand with the cuts and views of the core that they read.
@@ -259,18 +285,28 @@ impl Maker<'_> {
         Ok(Param::Scratch(self.out.scratch.len() - 1))
     }
 
-    /// A kernel for what stands before a core.
-    fn prologue(&mut self, anatomy: &Anatomy, core: ValueId) -> Result<(), String> {
-        let read = self.graph().operands(core).first().copied();
-        let Some(last) = read.filter(|v| anatomy.before.contains(v)) else { return Ok(()) };
+    /// What stands before a core, as rows of their own.
+    fn prologue(&mut self, anatomy: &Anatomy, last: ValueId) -> Result<(), String> {
         let axes = self.graph().tensor(last).map(|t| t.axes.clone()).unwrap_or_default();
         let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
         let root = self.root(last);
         let place = self.result_place(root)?;
-        self.rows(anatomy.before.clone(), rows, vec![(root, Sink::Buffer(place))], false)
+        let outputs = vec![(root, Sink::Buffer(place))];
+        self.rows(Ending { values: anatomy.before.clone(), rows, outputs, in_place: false, copies: false })
     }
 
-    fn core(&mut self, core: ValueId) -> Result<(), String> {
+    /// The core; gives what it does not end with.
+    fn core(&mut self, anatomy: &Anatomy, core: ValueId, ends: Vec<Ending>) -> Result<Vec<Ending>, String> {
+        let read = self.graph().operands(core).first().copied();
+        let is_attend = matches!(self.graph().node(core).op, Op::Attend { .. });
+        let mut before = None;
+        if let Some(last) = read.filter(|v| anatomy.before.contains(v)) {
+            // Decoding computes what stands before an attention where it reads it.
+            before = if is_attend { self.read_as(anatomy, last) } else { None };
+            self.served = before.as_ref().and_then(|_| self.prompts(core));
+            self.prologue(anatomy, last)?;
+            self.close();
+        }
         // A place for what the starts of the core share stands before that of its result.
         self.out.scratch.push(Scratch { row_bytes: 0, rows: None });
         let work = self.out.scratch.len() - 1;
@@ -278,29 +314,121 @@ impl Maker<'_> {
         if matches!(self.graph().node(core).op, Op::Dot { .. }) {
             let axes = self.graph().tensor(core).map(|t| t.axes.clone()).unwrap_or_default();
             let rows = axes.split_last().map(|(_, rows)| rows.to_vec()).unwrap_or_default();
-            return self.rows(vec![core], rows, vec![(core, Sink::Buffer(place))], false);
+            let outputs = vec![(core, Sink::Buffer(place))];
+            self.rows(Ending { values: vec![core], rows, outputs, in_place: false, copies: false })?;
+            self.close();
+            return Ok(ends);
         }
         let memory = |id| self.memory(id);
         let picks = self.graph().operands(core).get(2).map(|v| self.root(*v));
         let picks = picks.filter(|_| matches!(self.graph().node(core).op, Op::Linear { .. }));
-        let made = Core {
+        let mut made = self.template(core, &memory, work, place.clone());
+        made.sorted = picks.is_some_and(|v| self.sorted.contains(&v));
+        made.before = before;
+        let form = made.tile();
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for ending in ends {
+            let tile = form.as_ref().and_then(|f| tiled::tile(self.graph(), core, f, &ending));
+            match tile.map(|t| rows::generate(&self.job(&ending, Some(t), &memory))) {
+                Some(Ok(kernel)) => inside.push((kernel, ending)),
+                _ => outside.push(ending),
+            }
+        }
+        let parts: Vec<rows::RowKernel> = inside.iter().map(|(k, _)| k.clone()).collect();
+        made.ends = rows::ends(&parts);
+        let is_kept = form.is_some_and(|f| f.is_kept);
+        if outside.is_empty() && !is_kept && !self.leaving[core.0 as usize] && !parts.is_empty() {
+            made.out = Param::Checked(Box::new(place));
+        }
+        let sorts = if self.region.kind == KernelKind::Route { self.sorts(&inside) } else { None };
+        let (drafts, bytes) = cores::drafts(&made, sorts.as_ref())?;
+        self.sorted.extend(picks);
+        self.sorted.extend(sorts.map(|(id, _)| id));
+        self.out.scratch[work].row_bytes = bytes;
+        self.out.starts.extend(drafts);
+        // Prompts leave an attention's rows to kernels of their own.
+        if is_attend && !inside.is_empty() {
+            self.served = self.prompts(core);
+            for (_, ending) in inside {
+                self.rows(ending)?;
+            }
+            self.close();
+        }
+        self.served = None;
+        Ok(outside)
+    }
+
+    /// Buckets of prompts.
+    fn prompts(&self, core: ValueId) -> Option<Served> {
+        let axis = self.graph().tensor(core)?.row_axes().next()?.to_owned();
+        Some(Served { axis, least: 0, most: u64::MAX, rows: Some(ir::RowsPerSequence::Ragged) })
+    }
+
+    /// A core's template without what it ends with.
+    fn template<'b>(
+        &'b self,
+        id: ValueId,
+        memory: &'b dyn Fn(ValueId) -> Option<Param>,
+        work: usize,
+        out: Param,
+    ) -> Core<'b> {
+        Core {
             module: self.module,
             plan: self.plan,
             machine: self.machine,
             work,
-            sorted: picks.is_some_and(|v| self.sorted.contains(&v)),
+            sorted: false,
             graph: self.graph(),
             title: self.title(),
-            id: core,
+            id,
             kind: self.region.kind,
-            memory: &memory,
-            out: place,
-        };
-        let (drafts, bytes) = cores::drafts(&made)?;
-        self.sorted.extend(picks);
-        self.out.scratch[work].row_bytes = bytes;
-        self.out.starts.extend(drafts);
-        Ok(())
+            memory,
+            out,
+            before: None,
+            ends: rows::Ends::default(),
+        }
+    }
+
+    /// What stands before a core as a function of one element.
+    fn read_as(&self, anatomy: &Anatomy, last: ValueId) -> Option<rows::Element> {
+        let memory = |id| self.memory(id);
+        let (values, rows, outputs) = (anatomy.before.clone(), Vec::new(), Vec::new());
+        let ending = Ending { values, rows, outputs, in_place: false, copies: false };
+        rows::element(&self.job(&ending, None, &memory), last).ok()
+    }
+
+    /// The picks that a route writes and a later product reads sorted.
+    fn sorts(&self, inside: &[(rows::RowKernel, Ending)]) -> Option<(ValueId, streams::Picks)> {
+        let memory = |id| self.memory(id);
+        let written: Vec<ValueId> = inside.iter().flat_map(|(_, e)| e.outputs.iter().map(|(id, _)| *id)).collect();
+        self.graph().ids().find_map(|id| {
+            let picks = self.graph().operands(id).get(2).map(|v| self.root(*v)).filter(|v| written.contains(v))?;
+            if !matches!(self.graph().node(id).op, Op::Linear { .. }) || self.sorted.contains(&picks) {
+                return None;
+            }
+            let mut later = self.template(id, &memory, 0, Param::Null);
+            later.kind = KernelKind::GroupedMatmul;
+            later.streamed()?.picked.map(|p| (picks, p))
+        })
+    }
+
+    fn job<'b>(
+        &'b self,
+        ending: &Ending,
+        tile: Option<rows::Tile>,
+        memory: &'b dyn Fn(ValueId) -> Option<Param>,
+    ) -> Job<'b> {
+        Job {
+            graph: &self.kernels.graph,
+            title: self.title(),
+            values: ending.values.clone(),
+            rows: ending.rows.clone(),
+            outputs: ending.outputs.clone(),
+            memory,
+            kv: &self.plan.kv,
+            in_place: ending.in_place,
+            tile,
+        }
     }
 
     /// A value copied to the cache.
@@ -326,40 +454,22 @@ impl Maker<'_> {
             memory: &memory,
             kv: &self.plan.kv,
             in_place: false,
+            tile: None,
         };
         let kernel = rows::generate(&job)?;
-        self.push(kernel);
+        self.open.push(kernel);
         Ok(())
     }
 
-    fn rows(
-        &mut self,
-        values: Vec<ValueId>,
-        rows: Vec<Axis>,
-        outputs: Vec<(ValueId, Sink)>,
-        in_place: bool,
-    ) -> Result<(), String> {
-        if outputs.is_empty() {
-            return Ok(());
+    fn rows(&mut self, ending: Ending) -> Result<(), String> {
+        if ending.copies {
+            let Some((id, sink)) = ending.outputs.into_iter().next() else { return Ok(()) };
+            return self.copy(id, ending.rows, sink);
         }
         let memory = |id| self.memory(id);
-        let job = Job {
-            graph: &self.kernels.graph,
-            title: self.title(),
-            values,
-            rows,
-            outputs,
-            memory: &memory,
-            kv: &self.plan.kv,
-            in_place,
-        };
-        let kernel = rows::generate(&job)?;
-        self.push(kernel);
-        Ok(())
-    }
-
-    fn push(&mut self, kernel: rows::RowKernel) {
+        let kernel = rows::generate(&self.job(&ending, None, &memory))?;
         self.open.push(kernel);
+        Ok(())
     }
 
     /// Starts the row kernels that wait: what is computed of one core's result runs side by side.
@@ -368,7 +478,7 @@ impl Maker<'_> {
             let stem = stem(&self.region.name, "rows");
             let threads = parts.iter().map(|p| p.threads).max().unwrap_or(1);
             let unit = Unit { text: rows::text(&parts), threads, dynamic_bytes: 0, stem };
-            let (variants, buckets, grid) = (Vec::new(), None, rows::grid(&parts));
+            let (variants, buckets, grid) = (Vec::new(), self.served.clone(), rows::grid(&parts));
             let params = parts.into_iter().flat_map(|p| p.params).collect();
             self.out.starts.push(Draft { unit, variants, buckets, grid, params });
         }

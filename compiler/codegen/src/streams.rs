@@ -3,6 +3,7 @@
 use crate::cores::{Core, WARPS_OF_SORT};
 use crate::region::Draft;
 use artifact::{Blocks, Param, Served};
+use ir::ValueId;
 use std::fmt::Write;
 
 /// Threads of a block.
@@ -19,25 +20,28 @@ struct Class {
     split: u64,
     least: u64,
     most: u64,
+    /// Bytes of shared memory of what a kernel ends with.
+    ends: u64,
+}
+
+/// A class whose kernels end with nothing.
+const fn class(rows: u64, split: u64, least: u64, most: u64) -> Class {
+    Class { rows, split, least, most, ends: 0 }
 }
 
 /// Classes of dense products; a split of 0 is chosen by the number of tiles. Where there may be several tiles of rows, sums stay
 /// whole, so that a row's bits do not depend on how many others there are.
 const DENSE: [Class; 6] = [
-    Class { rows: 16, split: 0, least: 1, most: 16 },
-    Class { rows: 32, split: 0, least: 17, most: 32 },
-    Class { rows: 64, split: 0, least: 33, most: 64 },
-    Class { rows: 128, split: 0, least: 65, most: 128 },
-    Class { rows: 256, split: 0, least: 129, most: 256 },
-    Class { rows: 256, split: 1, least: 257, most: u64::MAX },
+    class(16, 0, 1, 16),
+    class(32, 0, 17, 32),
+    class(64, 0, 33, 64),
+    class(128, 0, 65, 128),
+    class(256, 0, 129, 256),
+    class(256, 1, 257, u64::MAX),
 ];
 /// Classes of products with picked weights: few rows pick the same one.
-const PICKED: [Class; 4] = [
-    Class { rows: 16, split: 2, least: 1, most: 4 },
-    Class { rows: 16, split: 1, least: 5, most: 128 },
-    Class { rows: 32, split: 1, least: 129, most: 512 },
-    Class { rows: 128, split: 1, least: 513, most: u64::MAX },
-];
+const PICKED: [Class; 4] =
+    [class(16, 2, 1, 4), class(16, 1, 5, 128), class(32, 1, 129, 512), class(128, 1, 513, u64::MAX)];
 /// Most shares of a sum.
 const MOST_SHARES: u64 = 8;
 /// Fewest k-blocks of a share.
@@ -90,7 +94,7 @@ impl Class {
     }
 
     fn stages(&self) -> u64 {
-        ((SHARED_BYTES - self.tile_bytes() - 16) / (self.stage_bytes() + 16)).min(MOST_STAGES)
+        ((SHARED_BYTES - self.tile_bytes() - self.ends - 16) / (self.stage_bytes() + 16)).min(MOST_STAGES)
     }
 
     fn stage_bytes(&self) -> u64 {
@@ -102,7 +106,7 @@ impl Class {
     }
 
     fn shared_bytes(&self) -> u64 {
-        self.stages() * self.stage_bytes() + self.tile_bytes() + self.stages() * 16 + 16
+        self.stages() * self.stage_bytes() + self.tile_bytes() + self.stages() * 16 + 16 + self.ends
     }
 
     /// Bytes where shares of tiles meet.
@@ -117,11 +121,16 @@ impl Class {
     }
 }
 
+/// What strands may need besides.
+pub(crate) fn cache(core: &Core<'_>) -> &'static str {
+    if core.ends.functions.is_empty() { "" } else { "#include \"cache.cuh\"\n\n" }
+}
+
 /// The starts of a product, and the bytes of scratch that they share.
 pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>, u64), String> {
     let axis = core.rows_axis().ok_or("a product without token rows")?;
     let classes: &[Class] = if shape.picked.is_some() { &PICKED } else { &DENSE };
-    let rows = core.bucket_rows(&axis);
+    let (rows, ends) = (core.bucket_rows(&axis), u64::from(core.ends.bytes));
     let (mut out, mut bytes) = (Vec::new(), 0);
     for class in classes {
         let Some(most) = rows.iter().copied().filter(|n| (class.least..=class.most).contains(n)).max() else {
@@ -131,9 +140,9 @@ pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>
         bytes = bytes.max(class.work_bytes(shape, most, split));
         let served = Served { axis: axis.clone(), least: class.least, most: class.most, rows: None };
         if let Some(picks) = shape.picked.as_ref().filter(|p| !p.sorted) {
-            out.push(sort(core, picks, class.rows, &axis, &served)?);
+            out.push(sort(core, core.operand(2)?, picks, class.rows, &axis, &served)?);
         }
-        out.push(product(core, shape, &Class { split, ..*class }, &axis, served, work)?);
+        out.push(product(core, shape, &Class { split, ends, ..*class }, &axis, served, work)?);
     }
     Ok((out, bytes))
 }
@@ -147,9 +156,15 @@ fn product(
     work: usize,
 ) -> Result<Draft, String> {
     let mut text = core.header("stream.cuh");
+    text += cache(core);
     let Shape { columns, k, cuts, granule, .. } = shape;
     let (rows, stages, split) = (class.rows, class.stages(), class.split);
-    let _ = writeln!(text, "using Core = Stream<{columns}, {k}, {cuts}, {granule}, {rows}, {stages}, {split}>;");
+    let _ = writeln!(
+        text,
+        "using Core = Stream<{columns}, {k}, {cuts}, {granule}, {rows}, {stages}, {split}, {}>;",
+        class.ends
+    );
+    text += &core.ends.functions;
     let x = core.address(core.operand(0)?)?;
     let (source, call, own, weight_rows) = match &shape.picked {
         None => {
@@ -166,14 +181,16 @@ fn product(
     };
     let _ = writeln!(
         text,
-        "extern \"C\" __global__ void __launch_bounds__(Core::THREADS, 1) @NAME@(const __grid_constant__ TensorMap map, {source}, float* out, float* shares, u32* tickets) {{\n  Core::run(Core::{call}, out, shares, tickets);\n}}"
+        "extern \"C\" __global__ void __launch_bounds__(Core::THREADS, 1) @NAME@(const __grid_constant__ TensorMap map, {source}, float* out, float* shares, u32* tickets{}) {{\n  Core::run(Core::{call}, out, shares, tickets, {});\n}}",
+        core.ends.signature, core.ends.call
     );
     let bytes = class.shared_bytes();
     let _ = writeln!(text, "static_assert(Core::THREADS == {THREADS} && Core::SHARED == {bytes}, \"a block\");");
     let of = Box::new(core.address(core.operand(1)?)?);
     let map = Param::Map { of, columns: *k, axis: None, rows: weight_rows, box_rows: 128 };
     let [x, rows_of] = own;
-    let params = vec![map, x, rows_of, core.out.clone(), Param::Scratch(work), Param::Tickets];
+    let mut params = vec![map, x, rows_of, core.out.clone(), Param::Scratch(work), Param::Tickets];
+    params.extend(core.ends.params.iter().cloned());
     let grid = [fixed(core.machine.blocks), fixed(1)];
     let mut draft = core.unit(text, THREADS, grid, params);
     draft.unit.dynamic_bytes = bytes as u32;
@@ -182,8 +199,20 @@ fn product(
     Ok(draft)
 }
 
+/// Rows of a tile of picked weights, by the buckets that have them.
+pub fn picked_tiles() -> impl Iterator<Item = (u64, u64, u64)> {
+    PICKED.iter().map(|c| (c.rows, c.least, c.most))
+}
+
 /// Sorts the picks by their groups, in tiles of so many rows.
-fn sort(core: &Core<'_>, picks: &Picks, rows: u64, axis: &str, served: &Served) -> Result<Draft, String> {
+pub(crate) fn sort(
+    core: &Core<'_>,
+    ids: ValueId,
+    picks: &Picks,
+    rows: u64,
+    axis: &str,
+    served: &Served,
+) -> Result<Draft, String> {
     let mut text = core.header("stream.cuh");
     let _ = writeln!(text, "using Core = Sorted<{}, {rows}>;", picks.groups);
     let _ = writeln!(
@@ -193,7 +222,7 @@ fn sort(core: &Core<'_>, picks: &Picks, rows: u64, axis: &str, served: &Served) 
     let threads = WARPS_OF_SORT * 32;
     let _ = writeln!(text, "static_assert(Core::THREADS == {threads}, \"threads\");");
     let count = Param::Rows { axis: Some(axis.to_owned()), factor: picks.per_row };
-    let params = vec![core.address(core.operand(2)?)?, count, Param::Picks { per_row: picks.per_row }];
+    let params = vec![core.address(ids)?, count, Param::Picks { per_row: picks.per_row }];
     let mut draft = core.unit(text, threads, [fixed(1), fixed(1)], params);
     draft.unit.stem += "_sort";
     draft.buckets = Some(served.clone());

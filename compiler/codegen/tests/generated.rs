@@ -43,11 +43,11 @@ fn the_same_text_is_one_kernel_whichever_regions_start_it() {
 }
 
 /// Kernels whose text shows what the generator does: a table read and a norm, a rotation stored in the cache, a
-/// selection, a product with alternating rows, attention with a window.
+/// selection behind a product, gate and up in one tile, attention with a window.
 #[test]
 fn the_text_of_kernels() {
     let made = generated("beam-nano.toml");
-    for stem in ["norm_rows", "sparse_w_rows", "dense_h_matmul", "attention_o_attend"] {
+    for stem in ["norm_rows", "sparse_w_route", "dense_h_matmul", "attention_o_attend"] {
         let source = made.sources.iter().find(|s| s.name.starts_with(stem)).expect("a kernel of this name");
         insta::assert_snapshot!(stem, source.text);
     }

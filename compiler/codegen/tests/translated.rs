@@ -1,10 +1,12 @@
 //! What NVRTC makes of it: machine code for both architectures, without spills, the same each time.
 //!
-//! The test needs NVRTC: `pip install nvidia-cuda-nvrtc==13.0.88` puts it where it is found.
+//! The test needs NVRTC and its disassembler: `pip install nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-nvdisasm==13.2.51` puts them where
+//! they are found.
 
 mod common;
 
-use codegen::{Cache, HOW_TO_GET_IT, Pool, compile, find, generate, version};
+use codegen::{Cache, HOW_TO_DISASSEMBLE, HOW_TO_GET_IT, Pool, compile, generate, version};
+use codegen::{disassemble, find, find_disassembler, lint};
 use common::{compiled, machine};
 use std::process::Command;
 
@@ -28,6 +30,13 @@ fn kernels_become_machine_code_without_spills_and_come_from_the_cache_the_second
         // A frame of a few words is the call of a division; an array in it would be hundreds of bytes.
         assert!(kernel.stack_bytes <= 16, "{kernel:?}");
         assert!(code.files[&kernel.cubin()].starts_with(b"\x7fELF"));
+    }
+    let program = find_disassembler().unwrap_or_else(|| panic!("nvdisasm is not found; {HOW_TO_DISASSEMBLE}"));
+    for source in made.sources.iter().filter(|s| s.text.contains("using Core")) {
+        let file = folder.path().join(format!("{}.cubin", source.name));
+        std::fs::write(&file, &code.files[&format!("kernels/{}.cubin", source.name)]).expect("a file");
+        let instructions = disassemble(&program, &file).expect("instructions");
+        assert_eq!(lint(&source.text, &instructions), Vec::<String>::new(), "{}", source.name);
     }
     let none = Pool { command: Box::new(|| Command::new("no-such-program")), workers: 1 };
     let again = compile(&made, "sm_90a", &compiler, &none, &cache).expect("all of it from the cache");

@@ -1,7 +1,7 @@
 //! The full model, made small, on meshes: every pass keeps what it declares on every rank.
 
-use ir::{DType, Mesh, Model};
-use passes::validate::{Small, Validated, Verdict, validate_passes};
+use ir::{Class, DType, Entry, Mesh, Model, Module, Op, WeightRef};
+use passes::validate::{Small, Trial, Validated, Verdict, probed, validate_passes};
 use passes::{Compile, PASSES, Pass, Run, Validation};
 use spec::{Choices, Library, check_path};
 use std::path::Path;
@@ -112,6 +112,9 @@ fn rows_of_a_sequence_stay_with_their_rank() {
         let found = Case { mesh, combine, shard, ..PLAIN }.validated();
         assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
     }
+    // Blocks have no scale of a row, so they go where their rows go.
+    let found = Case { mesh: "dp=2,tp=2", formats: "cpu-nvfp4", act: None, shard, ..PLAIN }.validated();
+    assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
 }
 
 #[test]
@@ -164,5 +167,37 @@ fn a_rank_s_own_scale_is_measured() {
         };
         println!("{mesh} {combine}: {moved} of {} moved, {median:e} in the middle, {largest:e} at most", found.values);
         assert!(*moved > 0);
+    }
+}
+
+/// One operation of every class of the quantised model, put wrong, is seen although codes round anyway.
+#[test]
+fn a_wrong_scale_is_no_relaxation() {
+    let case = Case { formats: "cpu-nvfp4", mesh: "tp=1", ..PLAIN };
+    let (target, mesh) = (case.target(), Mesh::parse("tp=1").expect("a mesh"));
+    let model = case.small(&mesh);
+    let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
+    let flat = passes::to_module(&model).expect("graphs");
+    let good = passes::quantise::run(&flat, &compile).expect("codes");
+    let trials = Trial::all(&model, &flat, 1).expect("trials");
+    let seen = |module: &Module| probed(&model.facts, &flat, module, &trials).expect("a run");
+    assert_eq!(seen(&good), None);
+    let swapped = |from: &str, to: &str| {
+        let (from, to) = (WeightRef::Layer(from.to_owned()), WeightRef::Layer(to.to_owned()));
+        let op = |node: &ir::Node| {
+            if node.op == Op::Weight(from.clone()) { Op::Weight(to.clone()) } else { node.op.clone() }
+        };
+        let class = |c: &Class| Class { graph: c.graph.map_ops(op), ..c.clone() };
+        let entry = |e: &Entry| Entry { classes: e.classes.iter().map(class).collect(), ..e.clone() };
+        good.with_entries(good.entries.iter().map(entry).collect())
+    };
+    for (from, to) in [
+        ("x_gate.scale", "x_up.scale"),
+        ("k.scale", "v.scale"),
+        ("ffn_down.scale", "o.scale"),
+        ("o.input", "q.k.v.gate.input"),
+    ] {
+        // A number of inputs is taken twice, in blocks and behind the product, and cancels; codes alone say which it was.
+        assert_eq!(seen(&swapped(from, to)).is_some(), !from.ends_with(".input"), "{from} for {to}");
     }
 }

@@ -3,8 +3,9 @@
 
 use interp::{Context, Data, Env, Hooks, NoCache, Outputs, Site, Tensor, WeightMap, run_entry};
 use ir::{DType, Module};
-use passes::Compile;
+use passes::{Compile, Stage, Stages};
 use safetensors::tensor::{Dtype, SafeTensors};
+use spec::{Choices, Library, check_path};
 use std::collections::BTreeMap;
 use std::path::Path;
 use targets::{FormatUse, Formats, Target};
@@ -148,4 +149,31 @@ fn nvfp4() {
         let (y, _) = run(&product(stored, FormatUse::Weights, [out, columns]), &weights, &x);
         meets(&y, &of("y_weights_only").1, out, name);
     }
+}
+
+/// A layer of the full model on four ranks, at kernel level: codes times codes, each value quantised where it is made, scales
+/// behind the sums over ranks.
+fn layer(target: &str) -> String {
+    let target = Target::load(target).expect("a target");
+    let mesh = ir::Mesh::parse("tp=4").expect("a mesh");
+    let options = target.options_on(&mesh).into_iter().collect();
+    let choices = Choices { act: target.act, options, assume: target.formats.assume, ..Choices::default() };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../model-spec/beam.toml");
+    let model = check_path(&path, &Library::embedded(), &choices).model.expect("a model");
+    let compile = Compile { mesh: &mesh, ..Compile::one_device(&target) };
+    let stages = Stages::compile(model, &compile).expect("a plan");
+    passes::check_plan::check(&stages.plan, &stages.kernels).expect("no value is lost");
+    let text = stages.text(Stage::Kernel, false);
+    let (_, layer) = text.split_once("  graph sliding.sparse ").expect("a layer");
+    layer.split("\n  graph ").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_layer_of_the_full_model_in_fp8() {
+    insta::assert_snapshot!(layer("gb300-fp8"));
+}
+
+#[test]
+fn a_layer_of_the_full_model_in_nvfp4() {
+    insta::assert_snapshot!(layer("gb300-nvfp4"));
 }

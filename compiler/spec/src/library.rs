@@ -59,10 +59,25 @@ impl Library {
         self.std.iter().map(|(n, t)| (n.as_str(), t.as_str()))
     }
 
+    /// A table of what quantisers write.
+    fn quantisers(&self, name: &str) -> Option<toml::Table> {
+        let mut all: toml::Table = toml::from_str(&self.stored).ok()?;
+        match all.remove(name)? {
+            toml::Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Ends of the names of scales of cached rows: `k` or `v`.
+    pub(crate) fn cached(&self, of: &str) -> Vec<String> {
+        let table = self.quantisers("kv").unwrap_or_default();
+        let names = table.get(of).and_then(toml::Value::as_array).into_iter().flatten();
+        names.filter_map(|n| n.as_str().map(str::to_owned)).collect()
+    }
+
     /// What quantisers write for a format.
     pub(crate) fn written(&self, format: StoredFormat) -> Option<Written> {
-        let all: toml::Table = toml::from_str(&self.stored).ok()?;
-        let table = all.get(format.word())?.as_table()?;
+        let table = self.quantisers(format.word())?;
         let text = |key: &str| table.get(key).and_then(toml::Value::as_str).map(str::to_owned);
         let names =
             StoredNames { codes: text("codes")?, scale: text("scale")?, global: text("global"), input: text("input") };
@@ -91,5 +106,6 @@ mod tests {
             assert_eq!(written.names.input.is_some(), written.inputs == StoredInputs::Block);
             assert_eq!(written.names.global.is_some(), format == StoredFormat::Nvfp4);
         }
+        assert!(["k", "v"].iter().all(|of| Library::embedded().cached(of).len() == 2));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::bench::BenchArgs;
 use crate::failure::Failure;
+use crate::flags;
 use crate::grammar::GrammarArgs;
 use crate::parse::ParseArgs;
 use crate::quantise::QuantiseArgs;
@@ -130,7 +131,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
+    #[arg(long, default_value = "127.0.0.1", value_parser = flags::name)]
     pub host: String,
     /// Port to listen on; 0 takes any free one.
     #[arg(long, default_value_t = 8000)]
@@ -139,14 +140,15 @@ pub struct ServeArgs {
     #[arg(long)]
     pub deterministic: bool,
     /// Name that clients see; the model directory's name if absent.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = flags::name)]
     pub served_model_name: Option<String>,
     /// Longest sequence, prompt and answer together; the model's own context if absent, at most 32768 without this.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = flags::at_least(flags::LEAST_CONTEXT_TOKENS))]
     pub context: Option<usize>,
-    /// Most requests that run at once; more wait.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_running: u32,
+    /// Most requests that run at once, and how many of the longest the cache holds; if absent, as many as the artifact decodes
+    /// in one step, and a cache for 8 of the longest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_running: Option<u32>,
     /// Who runs when, and what is kept.
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
@@ -171,16 +173,16 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
     /// Most tokens to add.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = flags::at_least(1))]
     pub max_tokens: usize,
     /// Divides the logits; 0 takes the most probable token.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = flags::temperature)]
     pub temperature: f32,
     /// Keep the K most probable tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub top_k: u32,
     /// Keep the most probable tokens whose probability reaches P.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = flags::share)]
     pub top_p: f32,
     /// Seed of the draws.
     #[arg(long, default_value_t = 0)]

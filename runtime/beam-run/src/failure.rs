@@ -6,6 +6,8 @@ use std::io::Write;
 
 /// The input is at fault.
 const INPUT: u8 = 1;
+/// The command line is at fault.
+const USAGE: u8 = 2;
 /// The build has no such capability.
 const NOT_IN_THIS_BUILD: u8 = 3;
 /// The output could not be written.
@@ -26,6 +28,11 @@ impl Failure {
     /// The input is at fault. Messages of the libraries begin with their own code.
     pub fn input(message: impl Display) -> Self {
         Failure { exit: INPUT, text: message.to_string() }
+    }
+
+    /// The command line is at fault: a flag, or what several of them say together.
+    pub fn usage(message: impl Display) -> Self {
+        Failure { exit: USAGE, text: message.to_string() }
     }
 
     /// The output could not be written, or nothing can listen there.

@@ -3,7 +3,7 @@
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use crate::model;
-use engine::{Engine, Event, Executor, FinishReason, Progress, Request, RequestId, Sampling};
+use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Sampling};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::Write;
@@ -23,7 +23,7 @@ pub fn generate(args: &GenerateArgs) -> Result<(), Failure> {
     match (&args.prompt, &args.tokens) {
         (Some(prompt), _) => continue_text(args, prompt),
         (None, Some(file)) => continue_tokens(args, file),
-        (None, None) => Err(Failure::input("R0201: neither `--prompt` nor `--tokens` is given; give one of them")),
+        (None, None) => Err(Failure::usage("R0201: neither `--prompt` nor `--tokens` is given; give one of them")),
     }
 }
 
@@ -51,7 +51,10 @@ fn engine_for(
 }
 
 fn submit(engine: &mut Engine<Box<dyn Executor>>, request: Request) -> Result<RequestId, Failure> {
-    engine.submit(request).map_err(Failure::input)
+    engine.submit(request).map_err(|refusal| match refusal {
+        Refusal::AnswerTooLong { .. } | Refusal::NoAnswer | Refusal::Sampling(_) => Failure::usage(refusal),
+        _ => Failure::input(refusal),
+    })
 }
 
 /// Steps until nothing is left, giving every event to `take`.
@@ -113,7 +116,7 @@ fn read_tokens(file: &Path) -> Result<Tokens, Failure> {
 
 fn continue_text(args: &GenerateArgs, prompt: &str) -> Result<(), Failure> {
     let dir = args.model.model.as_deref().ok_or_else(|| {
-        Failure::input(
+        Failure::usage(
             "R0204: a text needs a tokenizer, and `--model` is not given; name the model directory, or use `--tokens`",
         )
     })?;

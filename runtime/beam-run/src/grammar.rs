@@ -96,6 +96,7 @@ fn admitted(compiler: &Compiler, template: &Arc<ResponseTemplate>, case: &Case) 
         answer: answer(case),
         place,
         begun,
+        goes_on: false,
     };
     let grammar = compiler.compile(&GrammarSpec::Turn(Box::new(spec)))?;
     compiler.admits(&grammar, &case.text)

@@ -5,6 +5,7 @@ mod bench;
 mod doctor;
 mod failure;
 mod feed;
+mod flags;
 mod generate;
 mod grammar;
 mod model;

@@ -24,7 +24,7 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
         (Some(seed), _) => return Weights::synthetic(&artifact.recipes, seed).map_err(Failure::input),
         (None, Some(model)) => model,
         (None, None) => {
-            return Err(Failure::input(
+            return Err(Failure::usage(
                 "R0101: neither `--model` nor `--synthetic` is given; name the model directory",
             ));
         }
@@ -53,7 +53,7 @@ pub fn own_context_tokens(artifact: &Artifact) -> Option<usize> {
 /// The context to serve with: what is asked for, or the model's own as far as it is taken without being asked for.
 pub fn context_tokens(artifact: &Artifact, asked: Option<usize>) -> Result<usize, Failure> {
     match (asked, own_context_tokens(artifact)) {
-        (Some(asked), Some(own)) if asked > own => Err(Failure::input(format!(
+        (Some(asked), Some(own)) if asked > own => Err(Failure::usage(format!(
             "R0104: `--context` asks for {asked} tokens, the model is made for {own}; ask for less"
         ))),
         (Some(asked), _) => Ok(asked),
@@ -70,21 +70,10 @@ pub fn engine(
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
-    engine_with(artifact, args, limits, next)
+    engine_of(artifact, args, limits, (context_tokens, running), next)
 }
 
-/// The same with all that an engine can be told. Its cache holds `limits.running` sequences of the longest kind.
-pub fn engine_with(
-    artifact: &Artifact,
-    args: &ModelArgs,
-    limits: Limits,
-    next: &str,
-) -> Result<Engine<Box<dyn Executor>>, Failure> {
-    let holds = (limits.context_tokens.unwrap_or(DEFAULT_CONTEXT_TOKENS), limits.running);
-    engine_of(artifact, args, limits, holds, next)
-}
-
-/// The same with a cache for so many sequences of so many tokens.
+/// The same with all that an engine can be told, and a cache for so many sequences of so many tokens.
 pub fn engine_of(
     artifact: &Artifact,
     args: &ModelArgs,
@@ -95,7 +84,7 @@ pub fn engine_of(
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
     let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
-        PrepareError::PoolMemory { kind, pages, bytes } => Failure::input(format!(
+        PrepareError::PoolMemory { kind, pages, bytes } => Failure::usage(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
         )),
         other => Failure::input(other),

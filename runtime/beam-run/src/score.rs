@@ -73,7 +73,7 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let weights = model::weights(&artifact, &args.model)?;
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     if args.start.checked_add(longest).is_none_or(|end| end > POSITIONS_END) {
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0406: {longest} tokens from position {} end beyond {POSITIONS_END}, where positions stop being distinct numbers; lower `--start`",
             args.start
         )));

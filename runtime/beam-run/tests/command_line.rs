@@ -61,7 +61,7 @@ fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
 
 #[test]
 fn a_wrong_command_line_is_usage() {
-    let all: [&[&str]; 8] = [
+    let all: [&[&str]; 9] = [
         &[],
         &["nothing"],
         &["serve"],
@@ -70,10 +70,89 @@ fn a_wrong_command_line_is_usage() {
         &["serve", "artifact", "--model", "m", "--max-running", "0"],
         &["generate", "artifact", "--model", "m", "--max-tokens", "3"],
         &["generate", "artifact", "--model", "m", "--prompt", "a", "--tokens", "b", "--max-tokens", "3"],
+        &["serve", "artifact", "--model", "m", "--host-cache-dir", "d"],
     ];
     for args in all {
         assert_eq!(told(args).0, 2, "{args:?}");
     }
+}
+
+/// Flags, each of them or a few together.
+type Flags<'a> = &'a [&'a [&'a str]];
+
+/// Flags whose values make no sense, and what their refusal says besides the flag.
+#[test]
+fn values_that_make_no_sense_are_refused_before_anything_is_read() {
+    let serve = ["serve", "/nowhere", "--model", "/nowhere"];
+    let generate = ["generate", "/nowhere", "--model", "/nowhere", "--prompt", "a"];
+    let load = ["bench", "serve", "http://127.0.0.1:9"];
+    let sessions = ["bench", "agentic", "/nowhere", "--model", "/nowhere"];
+    let cases: [(&[&str], Flags<'_>, &str); 4] = [
+        (
+            &serve,
+            &[
+                &["--api-key="],
+                &["--admin-api-key= "],
+                &["--served-model-name="],
+                &["--served-model-name= "],
+                &["--host="],
+                &["--max-body-bytes", "0"],
+                &["--max-body-bytes", "x"],
+                &["--allow-origin", "foo"],
+                &["--allow-origin", "http://a.example/"],
+                &["--allow-origin", "none", "--allow-origin", "http://a.example"],
+                &["--context", "0"],
+                &["--context", "1"],
+                &["--host-cache-gb", "nan"],
+                &["--host-cache-gb", "-1"],
+                &["--host-cache-gb", "1e9"],
+                &["--host-cache-gb", "1", "--no-prefix-cache"],
+                &["--host-cache-dir", "d", "--host-cache-gb", "0"],
+                &["--host-cache-dir=", "--host-cache-gb", "1"],
+                &["--stuck-seconds", "0"],
+                &["--stuck-seconds", "18446744073709551615"],
+                &["--grace-seconds", "18446744073709551615"],
+                &["--max-wait-seconds", "18446744073709551615"],
+                &["--max-running", "0"],
+                &["--chunked-prefill-size", "0"],
+                &["--port", "70000"],
+            ],
+            "",
+        ),
+        (
+            &generate,
+            &[
+                &["--max-tokens", "0"],
+                &["--max-tokens", "1", "--temperature", "nan"],
+                &["--max-tokens", "1", "--temperature=-1"],
+                &["--max-tokens", "1", "--top-p", "0"],
+                &["--max-tokens", "1", "--top-p", "1.1"],
+            ],
+            "must be",
+        ),
+        (&load, &[&["--rate", "0"], &["--rate", "nan"], &["--shared-tokens", "300"], &["--requests", "0"]], ""),
+        (
+            &sessions,
+            &[&["--scale", "0"], &["--scale", "inf"], &["--think-seconds=-1"], &["--host-cache-gb", "nan"]],
+            "must be",
+        ),
+    ];
+    for (command, all, says) in cases {
+        for flags in all {
+            let (code, _, error) = told(&[command, flags].concat());
+            let flag = flags.iter().rev().find(|flag| flag.starts_with("--")).unwrap();
+            let named = flags.iter().any(|flag| error.contains(flag.split('=').next().unwrap()));
+            assert!(code == 2 && named && error.contains(says), "{flag}: {code} {error}");
+        }
+    }
+    // The variable of a key that is there and empty is no key either.
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_beam-run"));
+    let output = command.args(serve).env("BEAM_RUN_API_KEY", " ").output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && error.starts_with("error[R0106]") && error.contains("BEAM_RUN_API_KEY"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -85,19 +164,20 @@ fn wrong_input_is_named_and_never_a_backtrace() {
     std::fs::write(path("manifest.json"), "{").unwrap();
     let here = dir.path().to_str().unwrap();
     let cases = [
-        (vec!["generate", "/nowhere", "--model", here, "--prompt", "a"], "A0101"),
-        (vec!["generate", here, "--model", here, "--prompt", "a"], "A0105"),
-        (vec!["generate", here, "--model", here, "--tokens", "/nowhere"], "R0202"),
-        (vec!["generate", here, "--synthetic", "1", "--prompt", "a"], "R0204"),
-        (vec!["serve", here, "--synthetic", "1"], "R0102"),
+        (vec!["generate", "/nowhere", "--model", here, "--prompt", "a"], "A0101", 1),
+        (vec!["generate", here, "--model", here, "--prompt", "a"], "A0105", 1),
+        (vec!["generate", here, "--model", here, "--tokens", "/nowhere"], "R0202", 1),
+        // What a flag lacks is the command line's fault.
+        (vec!["generate", here, "--synthetic", "1", "--prompt", "a"], "R0204", 2),
+        (vec!["serve", here, "--synthetic", "1"], "R0102", 2),
     ];
-    for (mut args, code) in cases {
+    for (mut args, code, status) in cases {
         if args[0] == "generate" {
             args.extend(["--max-tokens", "2"]);
         }
         args.push("--json");
         let (exit, out, error) = told(&args);
-        assert_eq!(exit, 1, "{error}");
+        assert_eq!(exit, status, "{error}");
         assert!(error.starts_with(&format!("error[{code}]: ")), "{args:?}: {error}");
         assert!(!error.contains("backtrace") && !error.contains("panicked"), "{error}");
         let json: serde_json::Value = serde_json::from_str(&out).unwrap();

@@ -40,11 +40,11 @@ mod walker;
 
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
-pub use cuda::{CudaExecutor, Verdict, describe_device, selftest};
+pub use cuda::{CudaExecutor, Timed, Verdict, describe_device, selftest};
 pub use error::PrepareError;
 pub use files::FileTier;
 pub use kernels::matmul::has_fused_multiply_add;
-pub use load::{ExecutorKind, load, load_probed, load_shared, pool_pages_for};
+pub use load::{ExecutorKind, decoded_at_once, load, load_probed, load_shared, pool_pages_for};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
 pub use store::WeightStore;
 pub use threads::{ThreadsError, threads, use_threads};

@@ -8,7 +8,7 @@ use crate::store::WeightStore;
 use crate::truth::InterpExecutor;
 use artifact::Artifact;
 use engine::Executor;
-use ir::Plan;
+use ir::{Plan, RowsPerSequence};
 use std::fmt;
 use std::str::FromStr;
 
@@ -117,4 +117,11 @@ pub fn pool_pages_for(plan: &Plan, context: usize, sequences: usize) -> Vec<usiz
         per_sequence.saturating_mul(sequences).saturating_add(1).max(2)
     };
     plan.kv.iter().map(|kv| pages(kv.page_tokens)).collect()
+}
+
+/// The most sequences of which a step decodes one row each; 1 for a plan without such buckets.
+pub fn decoded_at_once(plan: &Plan) -> usize {
+    let buckets = plan.entries.iter().flat_map(|entry| &entry.buckets).map(|of| &of.bucket);
+    let sequences = buckets.filter(|bucket| bucket.rows == RowsPerSequence::One).map(|bucket| bucket.sequences);
+    sequences.max().map_or(1, |most| usize::try_from(most).unwrap_or(usize::MAX).max(1))
 }

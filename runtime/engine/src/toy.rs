@@ -103,6 +103,9 @@ impl Toy {
         if rows == 0 || rows > self.facts.max_tokens || step.sequences.len() > self.facts.max_sequences {
             return Err(contract(format!("{rows} rows of {} sequences", step.sequences.len())));
         }
+        if step.wanted.len() > self.facts.max_wanted {
+            return Err(contract(format!("{} rows are wanted", step.wanted.len())));
+        }
         let mut output = StepOutput::default();
         let mut next_row = 0;
         for sequence in &step.sequences {

@@ -6,8 +6,10 @@
 use crate::kv::{Backup, Load};
 use crate::{Executor, HostTier, Scheduler, StepError, TierError, Transfer};
 
-/// Layers that move between two steps: to the host, and back for each request that waits for them.
-const LAYERS_OUT: usize = 64;
+/// Layers that move between two steps: to the host, as long as they are not many bytes, and back for each request that
+/// waits for them. The pages of a long prompt must be out before others need their memory.
+const LAYERS_OUT: usize = 256;
+const BYTES_OUT: usize = 8 << 20;
 const LAYERS_BACK: usize = 1024;
 /// Copies to the host under way at once.
 const BACKUPS: usize = 4;
@@ -118,9 +120,9 @@ impl Transfers {
     }
 
     fn back_up<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
-        let mut budget = LAYERS_OUT;
+        let (mut layers, mut bytes) = (0, 0);
         let mut any = false;
-        while budget > 0 {
+        while layers < LAYERS_OUT && bytes < BYTES_OUT {
             if self.backups.len() < BACKUPS
                 && let Some(backup) = scheduler.kv_mut().next_backup()
             {
@@ -128,6 +130,7 @@ impl Transfers {
             }
             let Some((backup, layer)) = self.backups.first().copied() else { break };
             any = true;
+            self.bytes.clear();
             match self.save_layer(scheduler, executor, backup, layer) {
                 Outcome::Later => break,
                 Outcome::Lost => self.end_backup(scheduler, false),
@@ -140,7 +143,8 @@ impl Transfers {
                     }
                 }
             }
-            budget -= 1;
+            layers += 1;
+            bytes += self.bytes.len();
         }
         any
     }
@@ -159,7 +163,6 @@ impl Transfers {
             return Outcome::Done;
         }
         let from = scheduler.kv().pages().physical(backup.kind, backup.page);
-        self.bytes.clear();
         let read: Result<(), StepError> = executor.read_layer(backup.kind, layer, from, &mut self.bytes);
         if read.is_err() {
             return Outcome::Lost;

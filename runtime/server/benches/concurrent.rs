@@ -1,17 +1,20 @@
 //! Processor time of the server by streamed token, with many streams at once.
 //!
-//! `cargo bench -p server --bench concurrent [-- STREAMS [TOKENS]]`. The executor computes nothing; the clients are a process
-//! of their own that reads whole sockets, so that its time is not the server's. The bound for 1,000 streams is 10 µs a token.
+//! `cargo bench -p server --bench concurrent [-- STREAMS [TOKENS [MILLISECONDS]]]`. The executor computes nothing; the clients
+//! are a process of their own that reads whole sockets, so that its time is not the server's. The bound for 1,000 streams is
+//! 10 µs a token. A step takes no time, so that tokens meet on their way and go out together; with MILLISECONDS it takes
+//! so long, and every token is written to its socket alone.
 
 use axum::serve::ListenerExt;
 use engine::sim::Blank;
 use engine::toy::facts;
-use engine::{Engine, Limits};
+use engine::{Engine, Executor, ExecutorFacts, Limits, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use serde_json::json;
 use server::{App, Options, Service, router};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use text::Text;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,9 +31,44 @@ fn processor_seconds() -> f64 {
     [11, 12].iter().map(|at| fields[*at].parse::<f64>().expect("ticks")).sum::<f64>() / 100.0
 }
 
-fn numbers() -> (usize, usize) {
+fn numbers() -> (usize, usize, u64) {
     let args: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
-    (args.first().copied().unwrap_or(1000), args.get(1).copied().unwrap_or(200))
+    let at = |i: usize, usual| args.get(i).copied().unwrap_or(usual);
+    (at(0, 1000), at(1, 200), at(2, 0) as u64)
+}
+
+/// Steps that take their time and no processor.
+struct Paced {
+    content: Blank,
+    step: Duration,
+    done: Instant,
+}
+
+impl Executor for Paced {
+    fn facts(&self) -> &ExecutorFacts {
+        self.content.facts()
+    }
+
+    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+        self.done = Instant::now() + self.step;
+        self.content.submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        if Instant::now() < self.done { Ok(None) } else { self.content.poll(ticket) }
+    }
+
+    fn copy_pages(&mut self, _: usize, _: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn spare(&mut self) -> Option<Step> {
+        self.content.spare()
+    }
+
+    fn take_back(&mut self, output: StepOutput) {
+        self.content.take_back(output);
+    }
 }
 
 /// All clients: each asks once and reads to the end. Prints how many events came.
@@ -57,7 +95,7 @@ async fn clients(address: String, streams: usize, tokens: usize) {
 }
 
 fn main() {
-    let (streams, tokens) = numbers();
+    let (streams, tokens, step_ms) = numbers();
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
     if let Ok(address) = std::env::var(ADDRESS) {
         return runtime().block_on(clients(address, streams, tokens));
@@ -68,7 +106,8 @@ fn main() {
     let mut facts = facts(text.tokenizer.vocab(), PAGE_TOKENS, pages, 8192);
     (facts.max_sequences, facts.max_wanted) = (streams, streams);
     let limits = Limits { context_tokens: Some(tokens + 64), running: streams, ..Limits::default() };
-    let engine = Engine::new(Blank::new(facts), limits).expect("engine");
+    let executor = Paced { content: Blank::new(facts), step: Duration::from_millis(step_ms), done: Instant::now() };
+    let engine = Engine::new(executor, limits).expect("engine");
     let service = Service::start(engine).expect("thread");
     let options = Options { turn_grammar: false, ..Options::default() };
     let app = Arc::new(App::with_options(service, text, "blank".into(), options));
@@ -88,5 +127,7 @@ fn main() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let events = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let micros = (processor_seconds() - before) * 1e6 / (streams * tokens) as f64;
-    println!("{streams} streams of {tokens} tokens: {micros:.2} us of processor time a token, {events} events");
+    println!(
+        "{streams} streams of {tokens} tokens, steps of {step_ms} ms: {micros:.2} us of processor time a token, {events} events"
+    );
 }

@@ -5,7 +5,7 @@ use crate::controls::Controls;
 use crate::error::{self, ApiError};
 use crate::key::Key;
 use crate::responses::Store;
-use crate::service::{Generation, Service, Turned};
+use crate::service::{Generation, Load, Service, Turned};
 use axum::http::StatusCode;
 use engine::Request;
 use std::sync::Arc;
@@ -103,6 +103,8 @@ pub struct App {
     places: [Arc<Semaphore>; 3],
     /// Places for those who render and encode: however many come, the threads for other work never run out.
     pub(crate) encoders: Arc<Semaphore>,
+    /// The place of whoever looks whether a token can be made.
+    pub(crate) probes: Semaphore,
     /// Room for bodies that arrive.
     pub(crate) room: Room,
     /// Whoever makes a response that no connection waits for listens here; the way down waits for them.
@@ -143,6 +145,7 @@ impl App {
             grammars,
             places,
             encoders,
+            probes: Semaphore::new(1),
             room,
             background: watch::Sender::new(()),
             tokens,
@@ -187,6 +190,12 @@ impl App {
         }
     }
 
+    /// Most bytes of a prompt that fits into the context, if the tokenizer says how long its tokens are.
+    pub(crate) fn most_prompt_bytes(&self) -> usize {
+        let longest = self.text.tokenizer.longest_token_bytes().unwrap_or(usize::MAX);
+        self.service.limit_tokens().saturating_mul(longest)
+    }
+
     /// Refuses a prompt that leaves no room for an answer, before more is spent on it.
     pub(crate) fn fits(&self, prompt_tokens: usize, param: &str) -> Result<(), ApiError> {
         let limit = self.service.limit_tokens();
@@ -204,19 +213,25 @@ impl App {
 
     /// Refuses when no request is taken now, before anything is spent on it.
     pub(crate) fn admits(&self) -> Result<(), ApiError> {
+        self.serves()?;
+        match self.service.is_full() {
+            Some(load) => {
+                self.service.metrics().turned_away();
+                Err(self.full(load))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses when the engine can do nothing for anybody.
+    pub(crate) fn serves(&self) -> Result<(), ApiError> {
         if self.is_draining.load(Ordering::Acquire) {
             return Err(ApiError::unavailable("shutting_down", "the server is shutting down; ask another one"));
         }
         if self.service.is_stuck() {
             return Err(stuck());
         }
-        match self.service.is_full() {
-            Some(waiting) => {
-                self.service.metrics().turned_away();
-                Err(self.full(waiting))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Refuses requests whose prompts, each counted as often as it has answers, take too much memory while they wait.
@@ -226,6 +241,10 @@ impl App {
                 format!("the request asks for {found} {what}, at most {most} are allowed; send several requests");
             Err(ApiError::field(param, "request_too_large", message))
         };
+        let under_way = self.service.most_answers();
+        if answers > under_way.all() {
+            return Err(too_many_at_once(answers, under_way, param));
+        }
         if answers > MOST_ANSWERS {
             return too_many("answers to all its prompts", answers, MOST_ANSWERS);
         }
@@ -276,8 +295,9 @@ impl App {
     }
 
     /// The queue is full.
-    fn full(&self, waiting: usize) -> ApiError {
-        let message = format!("the queue is full, {waiting} requests wait; try again later");
+    fn full(&self, load: Load) -> ApiError {
+        let Load { running, waiting } = load;
+        let message = format!("the queue is full, {running} answers are made and {waiting} wait; try again later");
         let seconds = self.service.metrics().retry_after_seconds();
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
         ApiError { retry_after_seconds: Some(seconds), ..error }
@@ -293,9 +313,15 @@ impl App {
     ) -> Result<Generation, ApiError> {
         self.admits()?;
         self.affords_logprobs(&mut requests, max_tokens)?;
-        self.service.submit(requests, rid).await.map_err(|turned| match turned {
+        self.service.submit(requests, rid).await.map_err(|turned| self.turned(turned, prompt, max_tokens))
+    }
+
+    /// Why requests were not taken; `prompt` and `max_tokens` are the fields that a refusal is put down to.
+    pub(crate) fn turned(&self, turned: Turned, prompt: &str, max_tokens: &str) -> ApiError {
+        match turned {
             Turned::Refused(refusal) => error::refused(&refusal, prompt, max_tokens),
-            Turned::Full(waiting) => self.full(waiting),
+            Turned::Full(load) => self.full(load),
+            Turned::TooMany(answers, most) => too_many_at_once(answers, most, prompt),
             Turned::Late(waited) => {
                 let seconds = self.service.metrics().retry_after_seconds();
                 let message = format!("no room for this request within {} s; try again later", waited.as_secs_f32());
@@ -308,7 +334,7 @@ impl App {
             }
             Turned::Stuck => stuck(),
             Turned::Stopped => ApiError::internal("the engine has stopped; restart the server"),
-        })
+        }
     }
 
     /// Runs work that may take long outside the threads that serve connections.
@@ -322,14 +348,17 @@ impl App {
     /// The same for what renders or encodes a prompt: it waits for one of a few places, however many come.
     pub(crate) async fn encoding<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&Gone) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let place = self.encoders.clone().acquire_owned().await;
         let place = place.map_err(|_| ApiError::internal("the server is going down"))?;
+        let gone = Gone::default();
+        // A client that hangs up drops this.
+        let _waits = Waits(gone.clone());
         App::off_thread(move || {
             // Taken until the work is done, even where its client has gone.
             let _place = place;
-            work()
+            work(&gone)
         })
         .await
     }
@@ -345,6 +374,36 @@ impl App {
     /// Whether a token is a control token.
     pub(crate) fn is_control(&self, id: u32) -> bool {
         self.tokens.get(id as usize).is_some_and(|token| token.special)
+    }
+}
+
+/// More answers in one request than ever find places together.
+fn too_many_at_once(answers: usize, most: Load, param: &str) -> ApiError {
+    let Load { running, waiting } = most;
+    let all = most.all();
+    let message = format!(
+        "the request asks for {answers} answers, this server has places for {all}, {running} that run and {waiting} that wait; ask for fewer, or send several requests"
+    );
+    ApiError::field(param, "request_too_large", message)
+}
+
+/// Whether the client that a piece of work is for has gone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gone(Arc<AtomicBool>);
+
+impl Gone {
+    /// Whether it has.
+    pub fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whoever waits for that work.
+struct Waits(Gone);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
     }
 }
 

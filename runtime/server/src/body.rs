@@ -10,9 +10,13 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(120);
+/// In each such time a body brings so many bytes, or its end: one that comes slower holds room that others need.
+const PACE_TIME: Duration = Duration::from_secs(15);
+const PACE_BYTES: usize = 32 << 10;
 /// Bodies up to this length are read where they arrive; longer ones must not hold up other connections.
 const AT_ONCE_BYTES: usize = 32 << 10;
 /// What room is counted in.
@@ -70,6 +74,7 @@ pub(crate) async fn long_json_body(
             format!("the content type is `{kind}`, it must be `application/json`; set the header `Content-Type`");
         return Err(ApiError::bad("invalid_content_type", message));
     }
+    plain_encoding(headers)?;
     let (bytes, held) = read_body(app, body).await?;
     if bytes.len() <= AT_ONCE_BYTES {
         return Ok((object(&bytes)?, false));
@@ -79,6 +84,22 @@ pub(crate) async fn long_json_body(
         object(&bytes)
     };
     Ok((App::off_thread(read).await?, true))
+}
+
+/// Refuses a body that says it is compressed: its bytes would be taken for JSON.
+fn plain_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let all = headers.get_all(header::CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("?"));
+    let named = all.flat_map(|value| value.split(',')).map(str::trim).filter(|name| !name.is_empty());
+    match named.into_iter().find(|name| !name.eq_ignore_ascii_case("identity")) {
+        None => Ok(()),
+        Some(name) => {
+            let shown = error::brief(&Value::from(name));
+            let message = format!(
+                "the header `Content-Encoding` is {shown}, only `identity` is read; send the body uncompressed"
+            );
+            Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message))
+        }
+    }
 }
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
@@ -100,16 +121,52 @@ pub(crate) fn json_text(text: String) -> Response {
 
 /// The body's bytes, and the room that they take.
 async fn read_body(app: &App, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
-    tokio::time::timeout(BODY_TIME, arriving(app, body)).await.unwrap_or_else(|_| {
-        let message = format!("the body did not arrive within {} s; send it faster", BODY_TIME.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message))
+    tokio::time::timeout(BODY_TIME, arriving(app, body, PACE_TIME)).await.unwrap_or_else(|_| {
+        Err(too_slow(format!("the body did not arrive within {} s; send it faster", BODY_TIME.as_secs())))
     })
 }
 
-async fn arriving(app: &App, mut body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
+fn too_slow(message: String) -> ApiError {
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
+}
+
+/// How fast a body comes.
+struct Pace {
+    time: Duration,
+    /// When the next bytes must have come, and how many of them have.
+    until: Instant,
+    bytes: usize,
+}
+
+impl Pace {
+    fn new(time: Duration) -> Pace {
+        Pace { time, until: Instant::now() + time, bytes: 0 }
+    }
+
+    /// More bytes have come: with enough of them, the time begins anew.
+    fn brings(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes >= PACE_BYTES {
+            *self = Pace::new(self.time);
+        }
+    }
+}
+
+async fn arriving(
+    app: &App,
+    mut body: Body,
+    pace_time: Duration,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
     let limit = app.options.body_limit_bytes;
-    let (mut bytes, mut held) = (Vec::new(), None);
-    while let Some(frame) = body.frame().await {
+    let (mut bytes, mut held, mut pace) = (Vec::new(), None, Pace::new(pace_time));
+    loop {
+        let frame = tokio::time::timeout_at(pace.until, body.frame()).await.map_err(|_| {
+            let (found, seconds) = (pace.bytes, pace_time.as_secs());
+            too_slow(format!(
+                "{found} bytes of the body came in {seconds} s, {PACE_BYTES} are the least; send it faster"
+            ))
+        })?;
+        let Some(frame) = frame else { return Ok((bytes.into(), held)) };
         let frame = frame.map_err(|error| ApiError::bad("incomplete_body", format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         let length = bytes.len().saturating_add(data.len());
@@ -119,13 +176,39 @@ async fn arriving(app: &App, mut body: Body) -> Result<(Bytes, Option<OwnedSemap
         }
         app.room.grow(&mut held, length)?;
         bytes.extend_from_slice(&data);
+        pace.brings(data.len());
     }
-    Ok((bytes.into(), held))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::stream::{StreamExt, iter, pending};
+    use std::convert::Infallible;
+
+    /// A body whose pieces are there at once, and which then goes on without end or is over.
+    fn pieces(count: usize, goes_on: bool) -> Body {
+        let there = iter(vec![Ok::<_, Infallible>(vec![b'x'; 1000]); count]);
+        if goes_on { Body::from_stream(there.chain(pending())) } else { Body::from_stream(there) }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_on_is_given_up_and_its_room_is_free() {
+        let app = crate::tests::app("");
+        let (bytes, held) = arriving(&app, pieces(100, false), Duration::ZERO).await.unwrap();
+        assert_eq!((bytes.len(), held.is_some()), (100_000, true));
+        drop(held);
+        let free = app.room.0.available_permits();
+        let error = arriving(&app, pieces(100, true), Duration::ZERO).await.unwrap_err();
+        assert_eq!((error.status, error.code), (StatusCode::REQUEST_TIMEOUT, "body_too_slow"));
+        assert_eq!(app.room.0.available_permits(), free);
+        let mut pace = Pace::new(PACE_TIME);
+        let first = pace.until;
+        pace.brings(PACE_BYTES - 1);
+        assert_eq!((pace.until, pace.bytes), (first, PACE_BYTES - 1));
+        pace.brings(1);
+        assert!(pace.until >= first && pace.bytes == 0);
+    }
 
     #[test]
     fn short_bodies_always_find_room_and_long_ones_share_it() {

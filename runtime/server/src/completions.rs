@@ -1,22 +1,21 @@
 //! `POST /v1/completions`: prompts as text or token ids, continued as they stand.
 
 use crate::app::{App, now_seconds};
-use crate::body::json_body;
+use crate::body::{self, json_body};
 use crate::chat::{matched_json, usage_json};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::format::format;
 use crate::ids;
-use crate::logprobs::{Columns, Offset};
+use crate::logprobs::{Columns, Offset, list};
 use crate::params::{self, LEAVE_OUT, MOST_LOGPROBS, OPENAI, Refused, StreamOptions, never, refuse};
-use crate::plain::{self, Continuing, Plain};
+use crate::plain::{self, Continuing, Plain, Setting};
 use crate::sse::{self, Frame, Spell};
 use crate::turn::{Answers, FieldNames, Step, TurnEvent, Usage};
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use engine::{PromptScores, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -42,40 +41,39 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, &headers, body).await?;
     let shared = app.clone();
-    let asked = app.encoding(move || read(&shared, &body)).await?;
+    let asked = app.encoding(move |_| read(&shared, &body)).await?;
     let (echo, logprobs) = (asked.echo, asked.logprobs);
     let scores = |prompt_tokens: usize| {
         let from = if logprobs.is_some() { 1 } else { prompt_tokens };
         echo.then(|| PromptScores { from, top: logprobs.unwrap_or(0), listed: Vec::new() })
     };
     let plan = plain::plan(&app, &asked.prompts, &asked.how, scores).await?;
-    let mut answers = Answers::start(&app, plan, asked.how.names.prompt, asked.how.names.max_tokens).await?;
+    let mut answers =
+        Answers::start(&app, plan, asked.how.first.names.prompt, asked.how.first.names.max_tokens).await?;
     let streaming = asked.streaming;
     let mut spell = Texts::new(app, asked)?;
     if streaming.stream {
         return Ok(sse::events(answers, spell));
     }
-    let mut choices: Vec<(String, Columns, Value, Value)> = Vec::new();
+    let mut choices: Vec<Piece> = Vec::new();
     choices.resize_with(answers.len(), Default::default);
     spell.begin(answers.usage());
     while let Some(step) = answers.next().await? {
         let index = step.choice;
         for piece in spell.pieces(step) {
-            let Some((text, columns, finish, matched)) = choices.get_mut(index) else { continue };
-            text.push_str(&piece.text);
-            columns.append(piece.columns);
-            if let Some(end) = piece.end {
-                (*finish, *matched) = end;
-            }
+            let Some(choice) = choices.get_mut(index) else { continue };
+            choice.text.push_str(&piece.text);
+            choice.columns.append(&piece.columns);
+            choice.end = piece.end.or(choice.end.take());
         }
     }
-    let choices = choices.into_iter().enumerate().map(|(index, (text, columns, finish, matched))| {
-        let logprobs = if logprobs.is_some() { columns.json() } else { Value::Null };
-        choice(index, text, logprobs, finish, matched)
+    let usage = usage_json(answers.usage());
+    // Log-probabilities can make it long.
+    let text = App::off_thread(move || {
+        let choices = choices.iter().enumerate().map(|(index, piece)| choice(index, piece, logprobs.is_some()));
+        Ok(spell.object(choices, Some(usage)))
     });
-    let mut whole = spell.object(choices.collect());
-    whole.insert("usage".into(), usage_json(answers.usage()));
-    Ok(Json(whole).into_response())
+    Ok(body::json_text(text.await?))
 }
 
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
@@ -95,21 +93,27 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let Some(prompt) = fields.get("prompt") else {
         return Err(ApiError::field("prompt", "missing_parameter", "`prompt` is missing, add it"));
     };
-    let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
+    let mut names = FieldNames { prompt: "prompt", ..FieldNames::default() };
+    let format = format(fields, &mut names)?;
     let (prompts, _) = plain::prompts(app, "prompt", prompt)?;
-    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(fields)?, names };
+    let first = Setting { params, format, names };
+    let how = Continuing { first, others: Vec::new(), default_max_tokens: DEFAULT_MAX_TOKENS, choices };
     let echo = fields.boolean("echo")?.unwrap_or(false);
     Ok(Asked { prompts, how, echo, logprobs, streaming: params::stream_options(fields)? })
 }
 
-fn choice(index: usize, text: String, logprobs: Value, finish: Value, matched: Value) -> Value {
-    json!({
-        "index": index,
-        "text": text,
-        "logprobs": logprobs,
-        "finish_reason": finish,
-        "matched_stop": matched,
-    })
+/// A choice, or a piece of one, as JSON.
+fn choice(index: usize, piece: &Piece, with_logprobs: bool) -> String {
+    let (finish, matched) =
+        piece.end.as_ref().map_or((&Value::Null, &Value::Null), |(finish, matched)| (finish, matched));
+    let mut json = format!("{{\"index\":{index},\"text\":{},\"logprobs\":", json!(piece.text));
+    if with_logprobs {
+        piece.columns.write(&mut json);
+    } else {
+        json.push_str("null");
+    }
+    json.push_str(&format!(",\"finish_reason\":{finish},\"matched_stop\":{matched}}}"));
+    json
 }
 
 /// One choice on its way.
@@ -122,6 +126,7 @@ struct Progress {
 }
 
 /// A piece of one choice.
+#[derive(Default)]
 struct Piece {
     text: String,
     columns: Columns,
@@ -142,7 +147,7 @@ struct Texts {
 
 impl Texts {
     fn new(app: Arc<App>, asked: Asked) -> Result<Texts, ApiError> {
-        let skip_special = asked.how.params.skip_special.unwrap_or(true);
+        let skip_special = asked.how.first.params.skip_special.unwrap_or(true);
         let mut choices = Vec::new();
         for prompt in asked.prompts {
             let decoded = || app.text.tokenizer.decode(&prompt.ids, skip_special);
@@ -156,16 +161,23 @@ impl Texts {
                 choices.push(Progress { echo, scored: Vec::new(), offset: Offset::default() });
             }
         }
-        let id = asked.how.params.rid.unwrap_or_else(|| ids::name("cmpl-"));
+        let id = asked.how.first.params.rid.unwrap_or_else(|| ids::name("cmpl-"));
         let (created, logprobs, options) = (now_seconds(), asked.logprobs.is_some(), asked.streaming);
         Ok(Texts { app, id, created, logprobs, skip_special, options, choices })
     }
 
-    fn object(&self, choices: Vec<Value>) -> Map<String, Value> {
-        let (id, created, model) = (&self.id, self.created, &self.app.model);
-        let whole =
-            json!({"id": id, "object": "text_completion", "created": created, "model": model, "choices": choices});
-        if let Value::Object(map) = whole { map } else { Map::new() }
+    /// The answer, or a chunk of it, as JSON.
+    fn object(&self, choices: impl IntoIterator<Item = String>, usage: Option<Value>) -> String {
+        let (id, created, model) = (json!(self.id), self.created, json!(self.app.model));
+        let mut json = format!(
+            "{{\"id\":{id},\"object\":\"text_completion\",\"created\":{created},\"model\":{model},\"choices\":"
+        );
+        list(&mut json, choices, |json, choice| json.push_str(&choice));
+        if let Some(usage) = usage {
+            json.push_str(&format!(",\"usage\":{usage}"));
+        }
+        json.push('}');
+        json
     }
 
     /// What a step adds to its choice.
@@ -208,14 +220,9 @@ impl Texts {
         pieces
     }
 
-    fn chunk(&self, choices: Vec<Value>, usage: Option<Usage>) -> Frame {
-        let mut chunk = self.object(choices);
-        if let Some(usage) = usage {
-            chunk.insert("usage".into(), usage_json(usage));
-        } else if self.options.usage_at_end {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        Frame::data(Value::Object(chunk))
+    fn chunk(&self, choice: Option<String>, usage: Option<Usage>) -> Frame {
+        let usage = usage.map(usage_json).or(self.options.usage_at_end.then_some(Value::Null));
+        Frame::data(self.object(choice, usage))
     }
 }
 
@@ -228,14 +235,13 @@ impl Spell for Texts {
         let index = step.choice;
         let usage = self.options.usage_always.then_some(usage);
         let pieces = self.pieces(step).into_iter().map(|piece| {
-            let logprobs = if piece.columns.is_empty() { Value::Null } else { piece.columns.json() };
-            let (finish, matched) = piece.end.unwrap_or_default();
-            self.chunk(vec![choice(index, piece.text, logprobs, finish, matched)], usage)
+            let with_logprobs = !piece.columns.is_empty();
+            self.chunk(Some(choice(index, &piece, with_logprobs)), usage)
         });
         pieces.collect()
     }
 
     fn end(&mut self, usage: Usage) -> Vec<Frame> {
-        sse::done(self.options.usage_at_end.then(|| self.chunk(Vec::new(), Some(usage))))
+        sse::done(self.options.usage_at_end.then(|| self.chunk(None, Some(usage))))
     }
 }

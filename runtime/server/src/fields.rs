@@ -42,10 +42,22 @@ impl<'a> Fields<'a> {
 
     /// A whole number of at least `least`.
     pub fn whole(&self, key: &str, least: i64) -> Result<Option<i64>, ApiError> {
+        if self.get(key).is_some_and(is_beyond) {
+            return Err(self.outside(key, &format!("a whole number from {least} to {}", i64::MAX)));
+        }
         match self.read(key, "a whole number", Value::as_i64)? {
             Some(n) if n < least => Err(self.outside(key, &format!("at least {least}"))),
             number => Ok(number),
         }
+    }
+
+    /// A list of strings.
+    pub fn only_strings(&self, key: &str) -> Result<(), ApiError> {
+        let texts = self.list(key)?.map_or(&[][..], Vec::as_slice);
+        texts
+            .iter()
+            .find(|text| !text.is_string())
+            .map_or(Ok(()), |other| Err(wrong_type(key, other, "a list of strings")))
     }
 
     /// A string or a list of strings.
@@ -72,6 +84,11 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(key) else { return Ok(None) };
         read(value).map(Some).ok_or_else(|| wrong_type(key, value, what))
     }
+}
+
+/// Whether a value is a whole number that 64 bits do not hold.
+fn is_beyond(value: &Value) -> bool {
+    value.as_i64().is_none() && (value.is_u64() || value.as_f64().is_some_and(|x| x.fract() == 0.0 && x.abs() >= 9e18))
 }
 
 /// The error for a value of the wrong type; `param` may be a path such as `messages[2].role`.

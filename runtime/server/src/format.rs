@@ -2,13 +2,14 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
-use crate::turn::Format;
+use crate::turn::{FieldNames, Format};
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
 
-/// Reads `response_format` and the fields that do the same elsewhere. At most one of them may be given.
-pub(crate) fn format(fields: Fields<'_>) -> Result<Format, ApiError> {
-    let mut found: Option<(&str, GrammarSpec)> = None;
+/// Reads `response_format` and the fields that do the same elsewhere. At most one of them may be given, and it becomes the one that
+/// errors name.
+pub(crate) fn format(fields: Fields<'_>, names: &mut FieldNames) -> Result<Format, ApiError> {
+    let mut found: Option<(&'static str, GrammarSpec)> = None;
     let mut add = |name: &'static str, spec: Option<GrammarSpec>| match (&found, spec) {
         (_, None) => Ok(()),
         (None, Some(spec)) => {
@@ -34,7 +35,9 @@ pub(crate) fn format(fields: Fields<'_>) -> Result<Format, ApiError> {
     if let Some(map) = fields.object("structured_outputs")? {
         structured(Fields(map), &mut add)?;
     }
-    Ok(found.map_or(Format::Text, |(_, spec)| Format::Held(spec)))
+    let Some((name, spec)) = found else { return Ok(Format::Text) };
+    names.format = name;
+    Ok(Format::Held(spec))
 }
 
 fn response_format(fields: Fields<'_>) -> Result<Option<GrammarSpec>, ApiError> {
@@ -119,11 +122,15 @@ fn structured(
     fields: Fields<'_>,
     add: &mut impl FnMut(&'static str, Option<GrammarSpec>) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    let name = "structured_outputs";
-    add(name, fields.get("json").map(|value| schema(name, value)).transpose()?)?;
-    add(name, fields.string("regex")?.map(|text| GrammarSpec::Regex(text.to_owned())))?;
-    add(name, fields.get("choice").map(|value| choice(name, value)).transpose()?)?;
-    add(name, fields.string("grammar")?.map(grammar))?;
-    add(name, fields.boolean("json_object")?.filter(|yes| *yes).map(|_| GrammarSpec::JsonObject))?;
-    add(name, fields.get("structural_tag").map(|value| tag(name, value)).transpose()?)
+    let json = "structured_outputs.json";
+    add(json, fields.get("json").map(|value| schema(json, value)).transpose()?)?;
+    let text = |key: &str, of: fn(String) -> GrammarSpec| Ok(fields.string(key)?.map(|text| of(text.to_owned())));
+    add("structured_outputs.regex", text("regex", GrammarSpec::Regex)?)?;
+    let listed = "structured_outputs.choice";
+    add(listed, fields.get("choice").map(|value| choice(listed, value)).transpose()?)?;
+    add("structured_outputs.grammar", text("grammar", |text| grammar(&text))?)?;
+    let object = fields.boolean("json_object")?.filter(|yes| *yes).map(|_| GrammarSpec::JsonObject);
+    add("structured_outputs.json_object", object)?;
+    let tagged = "structured_outputs.structural_tag";
+    add(tagged, fields.get("structural_tag").map(|value| tag(tagged, value)).transpose()?)
 }

@@ -9,15 +9,16 @@ use crate::format::format;
 use crate::ids::word;
 use crate::logprobs;
 use crate::params::{self, LEAVE_OUT, ParamNames, Refused, at_most, is_false, never, refuse};
-use crate::plain::{self, Continuing, Plain};
+use crate::plain::{self, Continuing, Plain, Setting};
+use crate::service::name_of;
 use crate::sse::{self, Frame, Spell};
-use crate::turn::{Answers, FieldNames, Finish, FinishWord, Format, Matched, Params, Step, TurnEvent, Usage};
+use crate::turn::{Answers, FieldNames, Finish, FinishWord, Matched, Step, TurnEvent, Usage};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use engine::{PromptScores, SampledToken};
+use engine::{Event, FinishReason, PromptScores, Request, SampledToken};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ pub(crate) async fn generate(
 ) -> Result<Response, ApiError> {
     let body = json_body(&app, &headers, body).await?;
     let shared = app.clone();
-    let asked = app.encoding(move || read(&shared, &body)).await?;
+    let asked = app.encoding(move |_| read(&shared, &body)).await?;
     let wanted = asked.wanted.clone();
     let scores = |_: usize| {
         let from = wanted.from.filter(|_| wanted.logprobs)?;
@@ -78,7 +79,8 @@ pub(crate) async fn generate(
         Some(PromptScores { from: from + 1, top: wanted.top, listed: wanted.listed.clone() })
     };
     let plan = plain::plan(&app, &asked.prompts, &asked.how, scores).await?;
-    let mut answers = Answers::start(&app, plan, asked.how.names.prompt, asked.how.names.max_tokens).await?;
+    let mut answers =
+        Answers::start(&app, plan, asked.how.first.names.prompt, asked.how.first.names.max_tokens).await?;
     let stream = asked.stream;
     let is_list = asked.is_list || asked.how.choices > 1;
     let mut spell = Native::new(app, asked);
@@ -89,53 +91,60 @@ pub(crate) async fn generate(
         spell.take(step);
     }
     let text = App::off_thread(move || {
-        let mut whole: Vec<Value> = (0..spell.choices.len()).map(|index| spell.object(index)).collect();
-        let body = if is_list { Value::Array(whole) } else { whole.pop().unwrap_or_default() };
-        Ok(body.to_string())
+        let all = spell.choices.len();
+        if !is_list {
+            return Ok(spell.object(0));
+        }
+        let mut json = String::new();
+        logprobs::list(&mut json, 0..all, |json, index| json.push_str(&spell.object(index)));
+        Ok(json)
     });
     Ok(body::json_text(text.await?))
 }
 
-/// `GET /health_generate`: whether a token can be made right now.
+/// `GET /health_generate`: whether a token can be made right now, whoever else waits.
 pub(crate) async fn health_generate(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    let params = Params { max_tokens: Some(1), ..Params::default() };
-    let names = FieldNames { prompt: "prompt", ..FieldNames::default() };
-    let how = Continuing { params, default_max_tokens: 1, choices: 1, format: Format::Text, names };
-    let prompt = Plain { ids: vec![0], text: None };
-    let one = async {
-        let plan = plain::plan(&app, &[prompt], &how, |_| None).await?;
-        let mut answers = Answers::start(&app, plan, "prompt", "max_tokens").await?;
-        answers.collect().await
-    };
-    let outcome = tokio::time::timeout(HEALTH_TIME, one).await;
+    app.serves()?;
+    let before = app.service.steps();
+    let outcome = tokio::time::timeout(HEALTH_TIME, one_token(&app)).await;
     let outcome = outcome.unwrap_or_else(|_| {
         let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
         Err(ApiError::unavailable("engine_slow", message))
     });
     match outcome {
-        Ok(_) => Ok(Json(json!({"status": "ok"}))),
+        Ok(()) => Ok(Json(json!({"status": "ok"}))),
         // Others get their tokens, as many as there is room for.
-        Err(error) if error.code == "queue_full" => Ok(Json(json!({"status": "busy"}))),
+        Err(error) if error.status == StatusCode::SERVICE_UNAVAILABLE && app.service.steps() > before => {
+            app.serves().map(|()| Json(json!({"status": "busy"})))
+        }
         Err(error) => Err(error),
     }
+}
+
+/// Makes one, behind no limit of the queue; one at a time, so that these never fill it.
+async fn one_token(app: &App) -> Result<(), ApiError> {
+    let _place = app.probes.acquire().await.map_err(|_| ApiError::internal("the server is going down"))?;
+    let prompt = app.text.tokenizer.encode("1", true).ok().filter(|ids| !ids.is_empty()).unwrap_or_else(|| vec![0]);
+    let request = Request { prompt, max_tokens: Some(1), ..Request::default() };
+    let generation = app.service.probe(request, word()).await;
+    let mut generation = generation.map_err(|turned| app.turned(turned, "prompt", "max_tokens"))?;
+    while let Some(events) = generation.next().await {
+        for (_, event) in events {
+            match event {
+                Event::Finished { reason: FinishReason::Error(error), .. } => return Err(ApiError::internal(error)),
+                Event::Finished { .. } => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+    Err(ApiError::internal("the engine has stopped; restart the server"))
 }
 
 fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let fields = Fields(body);
     refuse(fields, &REFUSED)?;
-    let mut sampling = fields.object("sampling_params")?.cloned().unwrap_or_default();
-    for (from, to) in RENAMED {
-        if let Some(value) = sampling.remove(from) {
-            sampling.insert(to.into(), value);
-        }
-    }
-    let settings = Fields(&sampling);
     let wanted = wanted(app, fields)?;
-    let mut params = params::params(app, settings, NAMES)?;
-    params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
-    params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };
     let rid = params::rid(fields)?.unwrap_or_else(word);
-    params.rid = Some(rid.clone());
     let (param, value) = match (fields.get("text"), fields.get("input_ids")) {
         (Some(text), None) => ("text", text),
         (None, Some(ids)) => ("input_ids", ids),
@@ -149,10 +158,9 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
         }
     };
     let (prompts, is_list) = plain::prompts(app, param, value)?;
-    let names =
-        FieldNames { prompt: param, max_tokens: "max_new_tokens", format: "sampling_params", ..FieldNames::default() };
-    let choices = params::choices(settings)?;
-    let how = Continuing { params, default_max_tokens: DEFAULT_MAX_TOKENS, choices, format: format(settings)?, names };
+    let common = Common { wanted: &wanted, rid: &rid, prompt: param };
+    let (first, others, choices) = settings(app, fields, &common, is_list.then_some(prompts.len()))?;
+    let how = Continuing { first, others, default_max_tokens: DEFAULT_MAX_TOKENS, choices };
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let pieces = fields.boolean("stream_output")?.unwrap_or(false);
     if stream && !pieces && wanted.logprobs {
@@ -164,6 +172,72 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
         }
     }
     Ok(Asked { prompts, is_list, how, wanted, stream, pieces, rid })
+}
+
+/// What all prompts of a request have in common.
+struct Common<'a> {
+    wanted: &'a Wanted,
+    rid: &'a str,
+    /// The field that the prompts come from.
+    prompt: &'static str,
+}
+
+/// `sampling_params`: one object for all prompts, or a list with one for each of so many; and the answers to each prompt.
+fn settings(
+    app: &App,
+    fields: Fields<'_>,
+    common: &Common<'_>,
+    prompts: Option<usize>,
+) -> Result<(Setting, Vec<Setting>, usize), ApiError> {
+    let name = "sampling_params";
+    let each = match fields.get(name) {
+        Some(Value::Array(each)) => each,
+        _ => {
+            let one = fields.object(name)?.cloned().unwrap_or_default();
+            let (first, choices) = setting(app, one, common)?;
+            return Ok((first, Vec::new(), choices));
+        }
+    };
+    if prompts != Some(each.len()) {
+        let found = prompts.map_or("one prompt that is no list".to_owned(), |n| format!("{n} prompts"));
+        let message = format!("`{name}` is a list of {}, for {found}; send one for each prompt", each.len());
+        return Err(ApiError::field(name, "invalid_value", message));
+    }
+    let mut all = Vec::new();
+    for (i, one) in each.iter().enumerate() {
+        let at = format!("{name}[{i}]");
+        let one = one.as_object().ok_or_else(|| wrong_type(&at, one, "an object"))?;
+        let placed = |error: ApiError| ApiError { param: error.param.map(|param| format!("{at}.{param}")), ..error };
+        all.push(setting(app, one.clone(), common).map_err(placed)?);
+    }
+    let choices = all.first().map_or(1, |(_, choices)| *choices);
+    if let Some(i) = all.iter().position(|(_, n)| *n != choices) {
+        let message =
+            format!("`n` differs between the first and number {i} of `{name}`; ask for as many answers to each");
+        return Err(ApiError::field(format!("{name}[{i}].n"), "invalid_value", message));
+    }
+    let mut all = all.into_iter().map(|(setting, _)| setting);
+    let first = all.next().ok_or_else(|| fields.outside(name, "an object, or one for each prompt"))?;
+    Ok((first, all.collect(), choices))
+}
+
+/// One object of `sampling_params`, and how many answers it asks for.
+fn setting(app: &App, mut sampling: Map<String, Value>, common: &Common<'_>) -> Result<(Setting, usize), ApiError> {
+    for (from, to) in RENAMED {
+        if let Some(value) = sampling.remove(from) {
+            sampling.insert(to.into(), value);
+        }
+    }
+    let fields = Fields(&sampling);
+    let mut params = params::params(app, fields, NAMES)?;
+    let wanted = common.wanted;
+    params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
+    params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };
+    params.rid = Some(common.rid.to_owned());
+    let (max_tokens, within) = ("max_new_tokens", "sampling_params.");
+    let mut names = FieldNames { prompt: common.prompt, max_tokens, within, ..FieldNames::default() };
+    let format = format(fields, &mut names)?;
+    Ok((Setting { params, format, names }, params::choices(fields)?))
 }
 
 fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {
@@ -194,6 +268,8 @@ struct Progress {
     text: String,
     tokens: Vec<SampledToken>,
     scored: Vec<SampledToken>,
+    /// The first token of the prompt that is told of; it has no score.
+    unscored: Option<SampledToken>,
     finish: Option<Finish>,
     prompt: Vec<u32>,
     cached_tokens: usize,
@@ -217,7 +293,13 @@ impl Native {
     fn new(app: Arc<App>, asked: Asked) -> Native {
         let n = asked.how.choices;
         let prompts = asked.prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(prompt.ids, n));
-        let choices = prompts.map(|prompt| Progress { prompt, ..Progress::default() }).collect();
+        let from = asked.wanted.from.unwrap_or(usize::MAX);
+        let unscored = |prompt: &[u32]| {
+            let id = prompt.get(from.min(prompt.len().saturating_sub(1)))?;
+            Some(SampledToken { id: *id, ..SampledToken::default() })
+        };
+        let new = |prompt: Vec<u32>| Progress { unscored: unscored(&prompt), prompt, ..Progress::default() };
+        let choices = prompts.map(new).collect();
         let (rid, wanted, pieces) = (asked.rid, asked.wanted, asked.pieces);
         Native { app, rid, wanted, pieces, begun: Instant::now(), choices }
     }
@@ -236,75 +318,76 @@ impl Native {
         }
     }
 
-    /// The choice so far, or what is new of it.
-    fn object(&mut self, index: usize) -> Value {
-        let pieces = self.pieces;
-        let Some(choice) = self.choices.get_mut(index) else { return Value::Null };
-        let told = if pieces { choice.told } else { (0, 0) };
-        choice.told = (choice.text.len(), choice.tokens.len());
-        let Some(choice) = self.choices.get(index) else { return Value::Null };
+    /// The choice so far, or what is new of it, as JSON.
+    fn object(&mut self, index: usize) -> String {
+        let several = self.choices.len() > 1;
+        let Some(choice) = self.choices.get_mut(index) else { return "null".into() };
+        let now = (choice.text.len(), choice.tokens.len());
+        let told = std::mem::replace(&mut choice.told, now);
+        let is_prompt_told = std::mem::replace(&mut choice.is_prompt_told, true);
+        let told = if self.pieces { told } else { (0, 0) };
+        let Some(choice) = self.choices.get(index) else { return "null".into() };
         let text = choice.text.get(told.0..).unwrap_or_default();
         let tokens = choice.tokens.get(told.1..).unwrap_or_default();
-        let with_prompt = !choice.is_prompt_told || choice.finish.is_some();
-        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let mut json = format!("{{\"text\":{},\"output_ids\":", json!(text));
+        logprobs::list(&mut json, tokens, |json, token| json.push_str(&token.id.to_string()));
+        json.push_str(",\"meta_info\":");
         let mut info = json!({
-            "id": self.rid,
+            "id": if several { name_of(&self.rid, index) } else { self.rid.clone() },
             "finish_reason": choice.finish.as_ref().map_or(Value::Null, |finish| finish_json(finish, choice.tokens.len())),
             "prompt_tokens": choice.prompt.len(),
             "completion_tokens": choice.tokens.len(),
             "cached_tokens": choice.cached_tokens,
             "weight_version": "default",
         });
-        if let Some(info) = info.as_object_mut() {
-            if choice.finish.is_some() {
-                info.insert("e2e_latency".into(), json!(self.begun.elapsed().as_secs_f64()));
+        if choice.finish.is_some() {
+            info["e2e_latency"] = json!(self.begun.elapsed().as_secs_f64());
+        }
+        json.push_str(&info.to_string());
+        if self.wanted.logprobs {
+            // The object goes on.
+            json.pop();
+            if !is_prompt_told || choice.finish.is_some() {
+                self.logprobs(&mut json, "input", &self.scored(choice));
             }
-            if self.wanted.logprobs {
-                self.logprobs(info, choice, tokens, with_prompt);
-            }
+            self.logprobs(&mut json, "output", &tokens.iter().collect::<Vec<_>>());
+            json.push('}');
         }
-        let mut whole = json!({"text": text, "output_ids": ids, "meta_info": info});
-        if let Some(choice) = self.choices.get_mut(index) {
-            choice.is_prompt_told = true;
+        if several {
+            json.push_str(&format!(",\"index\":{index}"));
         }
-        if self.choices.len() > 1
-            && let Some(whole) = whole.as_object_mut()
-        {
-            whole.insert("index".into(), json!(index));
-        }
-        whole
+        json.push('}');
+        json
     }
 
-    fn logprobs(&self, info: &mut Map<String, Value>, choice: &Progress, tokens: &[SampledToken], with_prompt: bool) {
-        let start = self.wanted.from.unwrap_or(usize::MAX).min(choice.prompt.len().saturating_sub(1));
-        let first = choice.prompt.get(start).map(|id| SampledToken { id: *id, ..SampledToken::default() });
-        let prompt: Vec<&SampledToken> = first.iter().chain(&choice.scored).collect();
-        let output: Vec<&SampledToken> = tokens.iter().collect();
-        for (name, tokens) in [("input", &prompt), ("output", &output)] {
-            if name == "input" && !with_prompt {
-                continue;
-            }
-            let own = tokens.iter().map(|token| self.triple(token.id, token.logprob));
-            info.insert(format!("{name}_token_logprobs"), own.collect());
-            let many = |of: fn(&SampledToken) -> &[(u32, f32)]| -> Value {
-                let one = |token: &&SampledToken| match token.logprob {
-                    None => Value::Null,
-                    Some(_) => of(token).iter().map(|(id, logprob)| self.triple(*id, Some(*logprob))).collect(),
-                };
-                tokens.iter().map(one).collect()
-            };
-            if self.wanted.top > 0 {
-                info.insert(format!("{name}_top_logprobs"), many(|token| &token.top));
-            }
-            if !self.wanted.listed.is_empty() {
-                info.insert(format!("{name}_token_ids_logprobs"), many(|token| &token.listed));
-            }
+    /// What is told of the prompt: a first token without a score, and those that have one.
+    fn scored<'a>(&self, choice: &'a Progress) -> Vec<&'a SampledToken> {
+        choice.unscored.iter().chain(&choice.scored).collect()
+    }
+
+    fn logprobs(&self, json: &mut String, name: &str, tokens: &[&SampledToken]) {
+        json.push_str(&format!(",\"{name}_token_logprobs\":"));
+        logprobs::list(json, tokens, |json, token| self.triple(json, token.id, token.logprob));
+        let mut many = |kind: &str, of: fn(&SampledToken) -> &[(u32, f32)]| {
+            json.push_str(&format!(",\"{name}_{kind}_logprobs\":"));
+            logprobs::list(json, tokens, |json, token| match token.logprob {
+                None => json.push_str("null"),
+                Some(_) => {
+                    logprobs::list(json, of(token), |json, (id, logprob)| self.triple(json, *id, Some(*logprob)))
+                }
+            });
+        };
+        if self.wanted.top > 0 {
+            many("top", |token| &token.top);
+        }
+        if !self.wanted.listed.is_empty() {
+            many("token_ids", |token| &token.listed);
         }
     }
 
-    fn triple(&self, id: u32, logprob: Option<f32>) -> Value {
+    fn triple(&self, json: &mut String, id: u32, logprob: Option<f32>) {
         let text = if self.wanted.text { json!(logprobs::text(&self.app, id)) } else { Value::Null };
-        json!([logprobs::number(logprob), id, text])
+        json.push_str(&format!("[{},{id},{text}]", logprobs::number(logprob)));
     }
 }
 

@@ -2,6 +2,7 @@
 //! proper end; a second signal ends it now.
 
 use crate::app::App;
+use crate::refusals::Spoken;
 use crate::router::router;
 use crate::service::Whom;
 use axum::Router;
@@ -17,9 +18,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Most headers of a request; more are answered with 431.
-const MOST_HEADERS: usize = 100;
+pub(crate) const MOST_HEADERS: usize = 100;
 /// Most bytes of a request's line and headers.
-const HEADER_BYTES: usize = 64 << 10;
+pub(crate) const HEADER_BYTES: usize = 64 << 10;
 /// How long a client may take to send its headers.
 const HEADER_TIME: Duration = Duration::from_secs(30);
 /// How long the ends of requests that were given up may take to reach their clients.
@@ -100,7 +101,7 @@ fn attend(builder: &Builder<TokioExecutor>, routes: Router, socket: TcpStream, w
     // Small events must not wait for large ones. A socket that refuses that still works.
     let _ = socket.set_nodelay(true);
     let service = TowerToHyperService::new(routes);
-    let connection = builder.serve_connection(TokioIo::new(socket), service).into_owned();
+    let connection = builder.serve_connection(TokioIo::new(Spoken::new(socket)), service).into_owned();
     // An error here is the client's: it has gone, or does not speak HTTP.
     match watched {
         Some(watched) => {

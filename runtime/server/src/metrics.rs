@@ -1,6 +1,7 @@
 //! Counts and times of a server, and their text in Prometheus' exposition format.
 
 use engine::{Scheduler, Usage};
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +11,20 @@ const SECONDS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// HTTP statuses are counted by their hundreds.
 const STATUS_CLASSES: usize = 6;
+
+/// What a request goes through.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    /// It waits for room.
+    Queue,
+    /// Its prompt is read.
+    Prompt,
+    /// Its answer is written.
+    Answer,
+}
+
+/// Names of the stages, in their order.
+const STAGES: [&str; 3] = ["queue", "prefill", "decode"];
 
 /// A distribution of durations.
 #[derive(Debug, Default)]
@@ -69,6 +84,10 @@ pub struct Metrics {
     inter_token: Histogram,
     per_token: Histogram,
     whole: Histogram,
+    stages: [Histogram; STAGES.len()],
+    /// Tokens in a thousand seconds, lately.
+    rate: AtomicU64,
+    idle_micros: AtomicU64,
     pub(crate) grammars: AtomicU64,
     pub(crate) grammar_timeouts: AtomicU64,
     pub(crate) grammar_refusals: AtomicU64,
@@ -118,6 +137,47 @@ impl Metrics {
     /// A request has waited so long.
     pub(crate) fn left_queue(&self, waited: Duration) {
         self.queue.add(waited);
+        self.stage(Stage::Queue, waited);
+    }
+
+    /// A request has gone through a stage.
+    pub(crate) fn stage(&self, stage: Stage, took: Duration) {
+        if let Some(histogram) = self.stages.get(stage as usize) {
+            histogram.add(took);
+        }
+    }
+
+    /// Tokens generated since the start.
+    pub(crate) fn generated(&self) -> u64 {
+        self.generation_tokens.load(Ordering::Relaxed)
+    }
+
+    /// So many tokens a second were generated lately.
+    pub(crate) fn rate(&self, tokens_per_second: f64) {
+        self.rate.store((tokens_per_second * 1e3) as u64, Ordering::Relaxed);
+    }
+
+    /// There was nothing to do for so long.
+    pub(crate) fn rested(&self, time: Duration) {
+        self.idle_micros.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// What the log says of the load.
+    pub(crate) fn load_fields(&self) -> Value {
+        let now = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed);
+        let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let share = |part: usize, all: usize| (part as f64 / all.max(1) as f64 * 1e4).round() / 1e4;
+        let all = now(&self.cache_tokens);
+        json!({
+            "num_running_reqs": now(&self.running),
+            "num_queue_reqs": now(&self.queued),
+            "num_retracted_reqs": total(&self.preempted),
+            "token_usage": share(all.saturating_sub(now(&self.free_tokens)), all),
+            "swa_token_usage": share(now(&self.window_used_tokens), now(&self.window_tokens)),
+            "gen_throughput": total(&self.rate) as f64 / 1e3,
+            "cache_hit_rate": share(total(&self.cached_tokens) as usize, total(&self.prompt_tokens) as usize),
+            "hicache_host_used_tokens": now(&self.host_used_tokens),
+        })
     }
 
     /// A token of a request that came at `since`, whose token before came at `last`.
@@ -203,6 +263,17 @@ impl Metrics {
         page.histogram("inter_token_latency_seconds", "between two tokens of one request", &self.inter_token);
         page.histogram("request_time_per_output_token_seconds", "request time by its tokens", &self.per_token);
         page.histogram("e2e_request_latency_seconds", "from arrival to the end", &self.whole);
+        page.head("per_stage_req_latency_seconds", "histogram", "what requests spend waiting, reading and writing");
+        for (stage, histogram) in STAGES.iter().zip(&self.stages) {
+            page.buckets("per_stage_req_latency_seconds", &format!("stage=\"{stage}\""), histogram);
+        }
+        page.head("gen_throughput", "gauge", "tokens a second over the last second, 0 while there is nothing to do");
+        page.sample("gen_throughput", "", total(&self.rate) / 1e3);
+        page.counter(
+            "scheduler_idle_seconds_total",
+            "time without anything to do, until the last request came",
+            total(&self.idle_micros) / 1e6,
+        );
         page.counter("num_grammar_total", "grammars asked for", total(&self.grammars));
         page.counter("num_grammar_timeout_total", "grammars that took too long", total(&self.grammar_timeouts));
         page.counter("num_grammar_aborted_total", "grammars that were refused", total(&self.grammar_refusals));
@@ -299,15 +370,20 @@ impl Page<'_> {
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
+        self.buckets(name, "", histogram);
+    }
+
+    fn buckets(&mut self, name: &str, label: &str, histogram: &Histogram) {
         let bucket = format!("{name}_bucket");
+        let comma = if label.is_empty() { "" } else { "," };
         let mut reached = 0;
         let bounds = SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         for (bound, count) in bounds.zip(&histogram.counts) {
             reached += count.load(Ordering::Relaxed);
-            self.sample(&bucket, &format!("le=\"{bound}\""), reached as f64);
+            self.sample(&bucket, &format!("{label}{comma}le=\"{bound}\""), reached as f64);
         }
-        self.sample(&format!("{name}_sum"), "", histogram.sum_seconds());
-        self.sample(&format!("{name}_count"), "", reached as f64);
+        self.sample(&format!("{name}_sum"), label, histogram.sum_seconds());
+        self.sample(&format!("{name}_count"), label, reached as f64);
     }
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn params(app: &App, fields: Fields<'_>, names: ParamNames) -> Result
         stop_tokens: stop_tokens(app, fields)?,
         stop_strings: stop_strings(fields, names.stop)?,
         keeps_stop: fields.boolean("no_stop_trim")?.or(fields.boolean("include_stop_str_in_output")?).unwrap_or(false),
+        ignores_end: fields.boolean("ignore_eos")?.unwrap_or(false),
         skip_special: fields.boolean("skip_special_tokens")?,
         rid: rid(fields)?,
     })

@@ -63,7 +63,7 @@ pub(crate) fn text_of(content: &Value, at: &str, kinds: &[&str]) -> Result<Strin
 fn part_text<'a>(part: &'a Value, at: &str, kinds: &[&str]) -> Result<&'a str, ApiError> {
     let (kind, map) = typed(part, at)?;
     if !kinds.contains(&kind) {
-        return Err(unread(kind, at, &format!("this model reads only {} here", kinds.join(", "))));
+        return Err(unread(kind, at, &format!("only parts of type `{}` are read here", kinds.join("` or `"))));
     }
     word(map, at, if kind == "refusal" { kind } else { "text" })
 }

@@ -4,10 +4,11 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{token_id, wrong_type};
 use crate::ids::word;
-use crate::turn::{FieldNames, Following, Format, Params, Plan, Reading, compiled};
+use crate::turn::{ByGrammar, FieldNames, Following, Format, Least, Params, Plan, Reading, compiled};
 use engine::{Constraint, Namespace, PromptScores, Request};
 use serde_json::Value;
 use std::sync::Arc;
+use text::grammar::Grammar;
 
 /// Most prompts of one request.
 const MOST_PROMPTS: usize = 128;
@@ -20,15 +21,46 @@ pub(crate) struct Plain {
     pub text: Option<String>,
 }
 
+/// How a prompt is continued.
+pub(crate) struct Setting {
+    pub params: Params,
+    pub format: Format,
+    /// What its fields are called.
+    pub names: FieldNames,
+}
+
 /// How prompts are continued.
 pub(crate) struct Continuing {
-    pub params: Params,
+    /// How the first is.
+    pub first: Setting,
+    /// How the others are, one by one; all like the first where this is empty.
+    pub others: Vec<Setting>,
     /// The limit where the request names none.
     pub default_max_tokens: usize,
     /// Answers to each prompt.
     pub choices: usize,
-    pub format: Format,
-    pub names: FieldNames,
+}
+
+impl Continuing {
+    /// How a prompt is continued.
+    fn setting(&self, prompt: usize) -> &Setting {
+        prompt.checked_sub(1).and_then(|other| self.others.get(other)).unwrap_or(&self.first)
+    }
+
+    /// The grammar of each prompt, with what its answers are to have before they end.
+    async fn grammars(&self, app: &Arc<App>, prompts: usize) -> Result<Vec<Option<(Arc<Grammar>, Least)>>, ApiError> {
+        let mut grammars = Vec::new();
+        for prompt in 0..=self.others.len() {
+            let Setting { params, format, names } = self.setting(prompt);
+            grammars.push(match format {
+                Format::Text => None,
+                Format::Held(spec) => Some((compiled(app, spec.clone(), *names).await?, Least::of(params))),
+            });
+        }
+        let last = grammars.last().cloned().flatten();
+        grammars.resize(prompts.max(grammars.len()), last);
+        Ok(grammars)
+    }
 }
 
 /// Reads a prompt, or several: a text, token ids, or a list of either. The answer says whether it was a list.
@@ -64,38 +96,37 @@ pub(crate) async fn plan(
     scores: impl Fn(usize) -> Option<PromptScores>,
 ) -> Result<Plan, ApiError> {
     app.admits()?;
-    prompts.iter().try_for_each(|prompt| app.fits(prompt.ids.len(), how.names.prompt))?;
+    prompts.iter().try_for_each(|prompt| app.fits(prompt.ids.len(), how.first.names.prompt))?;
     let tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
-    app.affords(tokens.saturating_mul(how.choices), prompts.len().saturating_mul(how.choices), how.names.prompt)?;
-    let grammar = match &how.format {
-        Format::Text => None,
-        Format::Held(spec) => Some(compiled(app, spec.clone(), how.names).await?),
-    };
-    let all = prompts.len().saturating_mul(how.choices);
-    let mut following = grammar.as_ref().map(|grammar| Following::choices(grammar, all));
+    app.affords(tokens.saturating_mul(how.choices), prompts.len().saturating_mul(how.choices), how.first.names.prompt)?;
+    let grammars = how.grammars(app, prompts.len()).await?;
+    let held = grammars.iter().take(prompts.len()).flatten();
+    let mut following = Following::each(held.flat_map(|one| std::iter::repeat_n(one.clone(), how.choices)).collect());
     let mut choices = Vec::new();
-    for prompt in prompts {
-        for _ in 0..how.choices {
-            let index = choices.len() as u64;
-            let constraint = following.as_mut().and_then(Iterator::next);
-            choices.push(choice(app, prompt, how, index, constraint, scores(prompt.ids.len())));
+    for (at, prompt) in prompts.iter().enumerate() {
+        let is_held = grammars.get(at).is_some_and(Option::is_some);
+        for index in 0..how.choices {
+            let constraint = if is_held { following.next() } else { None };
+            let how_now = (how.setting(at), index as u64);
+            choices.push(choice(app, prompt, how, how_now, constraint, scores(prompt.ids.len())));
         }
     }
-    Ok(Plan { choices, per_prompt: how.choices, rid: how.params.rid.clone().unwrap_or_else(word) })
+    Ok(Plan { choices, per_prompt: how.choices, rid: how.first.params.rid.clone().unwrap_or_else(word) })
 }
 
 fn choice(
     app: &App,
     prompt: &Plain,
     how: &Continuing,
-    index: u64,
+    (setting, index): (&Setting, u64),
     following: Option<Following>,
     prompt_scores: Option<PromptScores>,
 ) -> (Request, Reading) {
-    let params = &how.params;
+    let params = &setting.params;
     let mut sampling = params.sampling.clone();
-    sampling.seed = sampling.seed.wrapping_add(index % how.choices.max(1) as u64);
+    sampling.seed = sampling.seed.wrapping_add(index);
     let asked = params.max_tokens.unwrap_or(how.default_max_tokens);
+    let grammar = following.as_ref().map(|one| ByGrammar::of(one, setting.names.format_param()));
     let request = Request {
         prompt: prompt.ids.clone(),
         max_tokens: app.answer_tokens(Some(asked), prompt.ids.len()),
@@ -108,6 +139,7 @@ fn choice(
         prompt_scores,
     };
     let reading = Reading {
+        grammar,
         stops: params.stop_strings.clone(),
         min_tokens: params.min_tokens,
         keeps_stop: params.keeps_stop,

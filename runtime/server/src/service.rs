@@ -1,14 +1,16 @@
 //! The engine's thread and the door to it: requests in, one channel of events out for each client.
 
-use crate::metrics::Metrics;
+use crate::log::{Log, seconds};
+use crate::metrics::{Metrics, Stage};
 use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Usage};
+use serde_json::json;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,7 +19,7 @@ use tokio::sync::oneshot;
 /// What bounds the door to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Door {
-    /// Most requests that wait for room; more are turned away.
+    /// Most answers that wait for room, beside those that may run at once; more are turned away.
     pub queued: usize,
     /// A request that has waited for so long and has not started is turned away; `None`: it waits on.
     pub wait: Option<Duration>,
@@ -31,10 +33,29 @@ impl Default for Door {
     }
 }
 
-/// How long the thread looks for new requests while a device computes.
+impl Door {
+    /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
+    /// for memory or because as many run as may, none can.
+    fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
+        let (taken, most) = if stalled > 0 {
+            (load.waiting, self.queued)
+        } else {
+            (load.all(), most_running.saturating_add(self.queued))
+        };
+        taken.saturating_add(more) <= most
+    }
+}
+
+/// How long the thread looks for new requests while a device computes: at least, at most, and by how much of the time that
+/// it has computed already. Short steps are noticed soon, and long ones cost few looks.
 const POLL: Duration = Duration::from_micros(50);
+const LONGEST_POLL: Duration = Duration::from_millis(1);
+const POLLS: u32 = 32;
 /// How often whoever waits looks whether the engine is stuck while it becomes so.
 const LOOKS: u32 = 64;
+/// How long tokens are counted for their rate, and after how many of these times the load is written to the log.
+const RATE: Duration = Duration::from_secs(1);
+const RATES_A_LINE: u32 = 10;
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
 /// What requests are told whose step broke off.
@@ -43,13 +64,21 @@ const BROKE_OFF: &str = "E0307: the executor broke off; this is a defect of the 
 /// What the engine's thread is asked for.
 enum Order {
     /// Several continuations for one client, all of them or none.
-    Submit { requests: Vec<Request>, rid: String, reply: oneshot::Sender<Result<Taken, Turned>> },
+    Submit { asked: Asked, reply: oneshot::Sender<Result<Taken, Turned>> },
     /// Gives requests up; the answer is how many.
     Abort { whom: Whom, reply: oneshot::Sender<usize> },
     /// Ends a request that has said all its client wants, such as one that came to a stop string.
     Enough { id: RequestId },
     /// Forgets what is kept of finished requests; false while some are unfinished.
     Flush { reply: oneshot::Sender<bool> },
+}
+
+/// Requests that come together.
+struct Asked {
+    requests: Vec<Request>,
+    rid: String,
+    /// Whether they only look whether the engine works: a full queue takes them as well.
+    is_probe: bool,
 }
 
 /// Requests that were taken: their names in the engine, and where their events come out.
@@ -70,13 +99,29 @@ pub(crate) enum Whom {
     One(RequestId),
 }
 
+/// Answers that run and answers that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub running: usize,
+    pub waiting: usize,
+}
+
+impl Load {
+    /// All of them.
+    pub fn all(self) -> usize {
+        self.running.saturating_add(self.waiting)
+    }
+}
+
 /// Why a request was not taken.
 #[derive(Debug)]
 pub(crate) enum Turned {
     /// It could never run.
     Refused(Refusal),
-    /// So many wait.
-    Full(usize),
+    /// So many run and wait.
+    Full(Load),
+    /// So many answers could never be under way together: those that may run and those that may wait.
+    TooMany(usize, Load),
     /// It has waited for so long.
     Late(Duration),
     /// A request that is not finished has this name.
@@ -94,6 +139,7 @@ pub struct Service {
     state: Arc<State>,
     limit_tokens: usize,
     vocab: usize,
+    most_running: usize,
     door: Door,
 }
 
@@ -104,6 +150,10 @@ struct State {
     started: Instant,
     /// When the thread last went round, in milliseconds after `started`.
     round_ms: AtomicU64,
+    /// How many found no room in the last step.
+    stalled: AtomicUsize,
+    /// Steps that came back.
+    steps: AtomicU64,
     metrics: Metrics,
 }
 
@@ -115,24 +165,33 @@ impl Service {
 
     /// The same behind a door of its own.
     pub fn behind<E: Executor + 'static>(engine: Engine<E>, door: Door) -> std::io::Result<Service> {
+        Service::logged(engine, door, None)
+    }
+
+    /// The same with a log of what it does.
+    pub fn logged<E: Executor + 'static>(engine: Engine<E>, door: Door, log: Option<Log>) -> std::io::Result<Service> {
         let (orders, inbox) = channel();
         let state = Arc::new(State {
             is_alive: AtomicBool::new(true),
             is_busy: AtomicBool::new(false),
             started: Instant::now(),
             round_ms: AtomicU64::new(0),
+            stalled: AtomicUsize::new(0),
+            steps: AtomicU64::new(0),
             metrics: Metrics::default(),
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
+        let most_running = engine.scheduler().most_running();
         let alive = Alive(state.clone());
         let own = door.clone();
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
             let _alive = alive;
-            let (clients, names, arrivals) = Default::default();
-            Worker { engine, inbox, clients, names, arrivals, door: own, state }.run();
+            let (events, clients, names, arrivals, stalled) = Default::default();
+            let rated = Rated { since: Instant::now(), tokens: 0, count: 0 };
+            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, log, rated }.run();
         })?;
-        Ok(Service { orders, state, limit_tokens, vocab, door })
+        Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
 
     /// Longest sequence, prompt and answer together.
@@ -158,10 +217,22 @@ impl Service {
             && now_ms.saturating_sub(last_ms) > self.door.stuck.as_millis() as u64
     }
 
-    /// How many requests wait, if no more may.
-    pub(crate) fn is_full(&self) -> Option<usize> {
-        let waiting = self.state.metrics.queued();
-        (waiting > 0 && waiting >= self.door.queued).then_some(waiting)
+    /// What runs and waits, if no more may.
+    pub(crate) fn is_full(&self) -> Option<Load> {
+        let metrics = &self.state.metrics;
+        let load = Load { running: metrics.running(), waiting: metrics.queued() };
+        let stalled = self.state.stalled.load(Ordering::Acquire);
+        (!self.door.admits(load, stalled, 1, self.most_running)).then_some(load)
+    }
+
+    /// Most answers that can be under way together.
+    pub(crate) fn most_answers(&self) -> Load {
+        Load { running: self.most_running, waiting: self.door.queued }
+    }
+
+    /// Steps that came back so far.
+    pub(crate) fn steps(&self) -> u64 {
+        self.state.steps.load(Ordering::Relaxed)
     }
 
     /// Counts and times of this server.
@@ -172,8 +243,17 @@ impl Service {
     /// Queues continuations for one client under a name: all of them, or none. Where waiting has a limit, this waits with
     /// them until the first has started.
     pub(crate) async fn submit(&self, requests: Vec<Request>, rid: String) -> Result<Generation, Turned> {
+        self.ask(Asked { requests, rid, is_probe: false }).await
+    }
+
+    /// The same for one request that looks whether the engine works; it is taken where the queue is full, too.
+    pub(crate) async fn probe(&self, request: Request, rid: String) -> Result<Generation, Turned> {
+        self.ask(Asked { requests: vec![request], rid, is_probe: true }).await
+    }
+
+    async fn ask(&self, asked: Asked) -> Result<Generation, Turned> {
         let (reply, answer) = oneshot::channel();
-        self.orders.send(Order::Submit { requests, rid, reply }).map_err(|_| Turned::Stopped)?;
+        self.orders.send(Order::Submit { asked, reply }).map_err(|_| Turned::Stopped)?;
         let answer = self.unless_stuck(answer).await.ok_or(Turned::Stuck)?;
         let Taken { ids, group, events } = answer.unwrap_or(Err(Turned::Stopped))?;
         let mut generation = Generation { events, first: Vec::new(), ids, orders: self.orders.clone() };
@@ -252,6 +332,11 @@ impl Generation {
     }
 }
 
+/// Name of one of several requests that were submitted under a name: by it that one alone can be given up.
+pub(crate) fn name_of(rid: &str, index: usize) -> String {
+    format!("{rid}_{index}")
+}
+
 /// Tells the service when the thread ends, however it ends.
 struct Alive(Arc<State>);
 
@@ -266,15 +351,45 @@ struct Client {
     events: UnboundedSender<(usize, Event)>,
     index: usize,
     group: Arc<Group>,
-    /// When its last token came.
+    /// When it left the queue, and when its first and its last token came.
+    left: Option<Instant>,
+    first: Option<Instant>,
     last: Option<Instant>,
     /// It has said enough.
     is_enough: bool,
 }
 
+impl Client {
+    /// What the log says of a request that is over.
+    fn fields(&self, now: Instant, reason: &FinishReason, usage: &Usage) -> serde_json::Value {
+        let since = self.group.since;
+        let (word, error) = match reason {
+            FinishReason::Stop(_) => ("stop", None),
+            FinishReason::Length => ("length", None),
+            FinishReason::Aborted if self.is_enough => ("stop", None),
+            FinishReason::Aborted => ("abort", None),
+            FinishReason::Error(text) => ("error", Some(text)),
+        };
+        json!({
+            "rid": self.group.rid,
+            "choice": self.index,
+            "finish_reason": word,
+            "error": error,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "queue_time_seconds": self.left.map(|left| seconds(left - since)),
+            "time_to_first_token_seconds": self.first.map(|first| seconds(first - since)),
+            "e2e_request_latency_seconds": seconds(now - since),
+        })
+    }
+}
+
 /// What was submitted together.
 struct Group {
     rid: String,
+    /// Whether each of its requests has a name besides.
+    is_several: bool,
     since: Instant,
     /// One of its requests has left the queue.
     has_started: AtomicBool,
@@ -285,24 +400,43 @@ struct Group {
 struct Worker<E: Executor> {
     engine: Engine<E>,
     inbox: Receiver<Order>,
+    /// Memory for what a step leaves.
+    events: Vec<Event>,
     clients: HashMap<RequestId, Client>,
     /// Names of unfinished requests, and how many have each.
     names: HashMap<String, usize>,
     /// What has come, in order, where waiting has a limit.
     arrivals: VecDeque<Arc<Group>>,
+    /// How many found no room in the last step.
+    stalled: usize,
     door: Door,
     state: Arc<State>,
+    log: Option<Log>,
+    rated: Rated,
+}
+
+/// Since when tokens are counted, how many there were by then, and how often that was.
+struct Rated {
+    since: Instant,
+    tokens: u64,
+    count: u32,
 }
 
 impl<E: Executor> Worker<E> {
     fn run(mut self) {
-        let mut progress = Progress::Idle;
+        let (mut progress, mut since) = (Progress::Idle, Instant::now());
         loop {
             self.publish(progress);
-            if !self.take_orders(progress) {
+            if progress != Progress::Waiting {
+                since = Instant::now();
+            }
+            if !self.take_orders(progress, (since.elapsed() / POLLS).clamp(POLL, LONGEST_POLL)) {
                 return;
             }
-            self.abort_abandoned();
+            // Before a step begins; looking at every client is too much for each look at the device.
+            if progress != Progress::Waiting {
+                self.abort_abandoned();
+            }
             self.turn_late_away();
             self.begin_step(progress);
             // A defect in an executor costs the requests of that step, not the server.
@@ -316,10 +450,31 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Writes down what others may want to know.
-    fn publish(&self, progress: Progress) {
-        self.state.metrics.load(self.engine.scheduler());
+    fn publish(&mut self, progress: Progress) {
+        // While a step is on its way nobody was looked at: who waits then may find room in the next.
+        if progress != Progress::Waiting {
+            self.stalled = self.engine.scheduler().waiting();
+            self.state.stalled.store(self.stalled, Ordering::Release);
+        }
+        if progress == Progress::Worked {
+            self.state.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        let metrics = &self.state.metrics;
+        metrics.load(self.engine.scheduler());
+        let (tokens, passed) = (metrics.generated(), self.rated.since.elapsed());
         if progress == Progress::Idle {
+            metrics.rate(0.0);
             self.state.is_busy.store(false, Ordering::Release);
+        } else if passed >= RATE {
+            metrics.rate((tokens - self.rated.tokens) as f64 / passed.as_secs_f64());
+            self.rated.count += 1;
+        }
+        if progress == Progress::Idle || passed >= RATE {
+            (self.rated.since, self.rated.tokens) = (Instant::now(), tokens);
+        }
+        if let (Some(log), RATES_A_LINE..) = (&self.log, self.rated.count) {
+            log.write("load", metrics.load_fields());
+            self.rated.count = 0;
         }
     }
 
@@ -332,17 +487,20 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. False when nobody is left.
-    fn take_orders(&mut self, progress: Progress) -> bool {
+    fn take_orders(&mut self, progress: Progress, poll: Duration) -> bool {
         let first = match progress {
-            Progress::Idle => match self.inbox.recv() {
-                Ok(order) => Some(order),
-                Err(_) => return false,
-            },
-            Progress::Waiting => match self.inbox.recv_timeout(POLL) {
+            Progress::Idle => {
+                let since = Instant::now();
+                let Ok(order) = self.inbox.recv() else { return false };
+                self.state.metrics.rested(since.elapsed());
+                (self.rated.since, self.rated.count) = (Instant::now(), 0);
+                Some(order)
+            }
+            Progress::Waiting => match self.inbox.recv_timeout(poll) {
                 Ok(order) => Some(order),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(POLL);
+                    std::thread::sleep(poll);
                     None
                 }
             },
@@ -360,8 +518,8 @@ impl<E: Executor> Worker<E> {
     /// Does what is asked for. A client that has gone away has dropped its end of the answer, and misses nothing.
     fn take(&mut self, order: Order) {
         match order {
-            Order::Submit { requests, rid, reply } => {
-                let answer = self.submit(requests, rid);
+            Order::Submit { asked, reply } => {
+                let answer = self.submit(asked);
                 let _ = reply.send(answer);
             }
             Order::Abort { whom, reply } => {
@@ -383,23 +541,31 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    fn submit(&mut self, requests: Vec<Request>, rid: String) -> Result<Taken, Turned> {
+    fn submit(&mut self, asked: Asked) -> Result<Taken, Turned> {
+        let Asked { requests, rid, is_probe } = asked;
         if self.names.contains_key(&rid) {
             return Err(Turned::Named(rid));
         }
-        let waiting = self.engine.scheduler().waiting();
-        if waiting.saturating_add(requests.len()) > self.door.queued.max(requests.len()) {
-            self.state.metrics.turned_away();
-            return Err(Turned::Full(waiting));
+        let (scheduler, all) = (self.engine.scheduler(), requests.len());
+        let load = Load { running: scheduler.running(), waiting: scheduler.waiting() };
+        let most = Load { running: scheduler.most_running(), waiting: self.door.queued };
+        if all > most.all() {
+            return Err(Turned::TooMany(all, most));
+        }
+        if !is_probe && !self.door.admits(load, self.stalled, all, most.running) {
+            self.turned_away(&rid, "full");
+            return Err(Turned::Full(load));
         }
         // One that is refused leaves none of the others behind.
         let ids = self.engine.submit_all(requests).map_err(Turned::Refused)?;
         let (events, receiver) = unbounded_channel();
         let (has_started, is_late) = Default::default();
-        let group = Arc::new(Group { rid: rid.clone(), since: Instant::now(), has_started, is_late });
+        let is_several = ids.len() > 1;
+        let group = Arc::new(Group { rid: rid.clone(), is_several, since: Instant::now(), has_started, is_late });
         for (index, id) in ids.iter().enumerate() {
             let (events, group) = (events.clone(), group.clone());
-            self.clients.insert(*id, Client { events, index, group, last: None, is_enough: false });
+            self.clients
+                .insert(*id, Client { events, index, group, left: None, first: None, last: None, is_enough: false });
         }
         if !ids.is_empty() {
             self.names.insert(rid, ids.len());
@@ -422,6 +588,13 @@ impl<E: Executor> Worker<E> {
         Some(client)
     }
 
+    fn turned_away(&self, rid: &str, why: &str) {
+        self.state.metrics.turned_away();
+        if let Some(log) = &self.log {
+            log.write("rejected", json!({"rid": rid, "reason": why, "num_queue_reqs": self.state.metrics.queued()}));
+        }
+    }
+
     /// Gives up what has waited too long.
     fn turn_late_away(&mut self) {
         let Some(wait) = self.door.wait else { return };
@@ -435,7 +608,7 @@ impl<E: Executor> Worker<E> {
                 continue;
             }
             group.is_late.store(true, Ordering::Release);
-            self.state.metrics.turned_away();
+            self.turned_away(&group.rid, "late");
             let of_group = |(_, client): &(&RequestId, &Client)| Arc::ptr_eq(&client.group, &group);
             let late: Vec<RequestId> = self.clients.iter().filter(of_group).map(|(id, _)| *id).collect();
             late.iter().for_each(|id| self.engine.abort(*id));
@@ -446,7 +619,8 @@ impl<E: Executor> Worker<E> {
     fn abort(&mut self, whom: &Whom) -> usize {
         let is_meant = |id: &RequestId, client: &Client| match whom {
             Whom::All => true,
-            Whom::Named(rid) => client.group.rid == *rid,
+            Whom::Named(rid) if self.names.contains_key(rid) => client.group.rid == *rid,
+            Whom::Named(rid) => client.group.is_several && name_of(&client.group.rid, client.index) == *rid,
             Whom::One(one) => id == one,
         };
         let meant: Vec<RequestId> = self.clients.iter().filter(|(id, c)| is_meant(id, c)).map(|(id, _)| *id).collect();
@@ -473,22 +647,37 @@ impl<E: Executor> Worker<E> {
     }
 
     fn deliver(&mut self) {
-        for event in self.engine.take_events() {
+        let mut events = std::mem::take(&mut self.events);
+        self.engine.drain_events(&mut events);
+        // All of a step came at once.
+        let now = Instant::now();
+        for event in events.drain(..) {
             let id = event.request();
             let Some(client) = self.clients.get_mut(&id) else { continue };
-            let (now, since) = (Instant::now(), client.group.since);
+            let since = client.group.since;
             match &event {
                 Event::Started { .. } => {
                     client.group.has_started.store(true, Ordering::Release);
+                    client.left = Some(now);
                     self.state.metrics.left_queue(now - since);
                 }
                 Event::Scored { .. } => {}
                 Event::Token { .. } => {
+                    if client.first.is_none() {
+                        client.first = Some(now);
+                        self.state.metrics.stage(Stage::Prompt, now - client.left.unwrap_or(since));
+                    }
                     self.state.metrics.token(since, client.last.replace(now), now);
                 }
                 Event::Finished { reason, usage, .. } => {
                     let is_given_up = *reason == FinishReason::Aborted && !client.is_enough;
                     self.state.metrics.finished(since, now, is_given_up, usage);
+                    if let Some(first) = client.first {
+                        self.state.metrics.stage(Stage::Answer, now - first);
+                    }
+                    if let Some(log) = &self.log {
+                        log.write("request", client.fields(now, reason, usage));
+                    }
                 }
             }
             let is_last = matches!(event, Event::Finished { .. });
@@ -497,5 +686,6 @@ impl<E: Executor> Worker<E> {
                 self.remove(id);
             }
         }
+        self.events = events;
     }
 }

@@ -49,7 +49,7 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, payload: Payload) -> R
         }
     };
     let shared = app.clone();
-    let encoded = app.encoding(move || {
+    let encoded = app.encoding(move |_| {
         texts.iter().map(|text| shared.encode(text, add_special, "prompt")).collect::<Result<Vec<Vec<u32>>, _>>()
     });
     let encoded = encoded.await?;

@@ -220,6 +220,7 @@ fn main() {
             answer,
             place: TurnPlace::MessageStart,
             begun: String::new(),
+            goes_on: false,
         }))
     };
     let answer = GrammarSpec::JsonSchema { schema: schema.clone(), strict: true };

@@ -65,7 +65,7 @@ impl Detokenizer {
                 self.given = text;
             }
         } else if len >= WINDOW_TOKENS {
-            self.cut(tokenizer, &text)?;
+            self.cut_back(tokenizer, &text)?;
             if self.window.len() >= MOST_TOKENS {
                 new.push_str(&self.rest(tokenizer, &text)?);
                 self.keep_context(tokenizer, &text)?;
@@ -81,6 +81,13 @@ impl Detokenizer {
         self.window.clear();
         self.given.clear();
         self.told = 0;
+        Ok(rest)
+    }
+
+    /// The same of an answer that was cut: the beginning of a character whose end did not come is left out.
+    pub fn cut(&mut self, tokenizer: &Tokenizer) -> Result<String, TextError> {
+        let mut rest = self.finish(tokenizer)?;
+        rest.truncate(whole(&rest));
         Ok(rest)
     }
 
@@ -115,7 +122,7 @@ impl Detokenizer {
 
     /// Shortens a window whose tail does not become whole, at a place where the two sides decode to the same text
     /// apart as together, so that no character spans it. If there is none, the window grows.
-    fn cut(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
+    fn cut_back(&mut self, tokenizer: &Tokenizer, text: &str) -> Result<(), TextError> {
         let len = self.window.len();
         for at in (1..=len - CONTEXT_TOKENS).rev() {
             let before = self.decode(tokenizer, 0, at)?;

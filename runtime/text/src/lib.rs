@@ -23,7 +23,7 @@ pub use error::TextError;
 pub use exact::exact_json;
 pub use output::{OutputText, Piece};
 pub use stops::StopStrings;
-pub use template::{ChatTemplate, TemplateError};
+pub use template::{Allowance, ChatTemplate, NoPrompt, TemplateError};
 pub use tokenizer::{TokenBytes, Tokenizer};
 
 use response::ResponseTemplate;

@@ -11,8 +11,9 @@ use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::Map;
+use std::io::{self, Write};
 
-/// Instructions that one rendering may take: a long chat takes some hundred thousand, this many take about a second.
+/// Steps that one rendering may take where nobody says less: a long chat takes some hundred thousand.
 const FUEL: u64 = 50_000_000;
 
 const NAME: &str = "chat";
@@ -31,6 +32,61 @@ pub struct TemplateError {
     pub message: String,
     /// Line of the template.
     pub line: Option<usize>,
+}
+
+/// What one rendering may cost.
+pub struct Allowance<'a> {
+    /// Steps of the template; copied and compared bytes count as well.
+    pub steps: u64,
+    /// Most bytes of the prompt.
+    pub bytes: usize,
+    /// Whether nobody waits for the prompt any more; asked before each piece of it.
+    pub is_gone: &'a dyn Fn() -> bool,
+}
+
+/// Why there is no prompt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPrompt {
+    /// The template does not want to, or cannot.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// It took all steps that were allowed.
+    #[error("the chat template needs more than {0} steps")]
+    Steps(u64),
+    /// The prompt became longer than so many bytes.
+    #[error("the prompt is longer than {0} bytes")]
+    Bytes(usize),
+    /// Nobody waits for it any more.
+    #[error("nobody waits for the prompt any more")]
+    Gone,
+}
+
+/// A prompt on its way.
+struct Written<'a> {
+    text: Vec<u8>,
+    allowance: &'a Allowance<'a>,
+    /// Why it goes no further.
+    why: Option<NoPrompt>,
+}
+
+impl Write for Written<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let Allowance { bytes, is_gone, .. } = *self.allowance;
+        let why = match self.text.len().saturating_add(piece.len()) {
+            _ if is_gone() => NoPrompt::Gone,
+            length if length > bytes => NoPrompt::Bytes(bytes),
+            _ => {
+                self.text.extend_from_slice(piece);
+                return Ok(piece.len());
+            }
+        };
+        self.why = Some(why);
+        Err(io::ErrorKind::Other.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl From<Error> for TemplateError {
@@ -77,11 +133,45 @@ impl ChatTemplate {
     /// tokens of the same name.
     pub fn render(&self, variables: Map<String, serde_json::Value>) -> Result<String, TemplateError> {
         let template = self.environment.get_template(NAME)?;
+        Ok(template.render(self.with_special(variables))?)
+    }
+
+    /// The same, as far as the allowance goes.
+    pub fn render_within(
+        &self,
+        variables: Map<String, serde_json::Value>,
+        allowance: &Allowance<'_>,
+    ) -> Result<String, NoPrompt> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(allowance.steps.min(FUEL)));
+        let template = environment.get_template(NAME).map_err(TemplateError::from)?;
+        let mut written = Written { text: Vec::new(), allowance, why: None };
+        let outcome = template.render_captured_to(self.with_special(variables), &mut written).map(drop);
+        match (outcome, written.why) {
+            (Ok(()), _) => Ok(String::from_utf8_lossy(&written.text).into_owned()),
+            (Err(_), Some(why)) => Err(why),
+            (Err(error), None) if is_out_of_fuel(&error) => Err(NoPrompt::Steps(allowance.steps.min(FUEL))),
+            (Err(error), None) => Err(TemplateError::from(error).into()),
+        }
+    }
+
+    fn with_special(&self, variables: Map<String, serde_json::Value>) -> Value {
         let mut all = self.special.clone();
         all.extend(variables);
-        let all = Value::from_pairs(all.into_iter().map(|(name, value)| (name, variable(value))));
-        Ok(template.render(all)?)
+        Value::from_pairs(all.into_iter().map(|(name, value)| (name, variable(value))))
     }
+}
+
+/// Whether an error is, or comes from, the end of the steps that were allowed.
+fn is_out_of_fuel(error: &Error) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(one) = source {
+        if one.downcast_ref::<Error>().is_some_and(|one| one.kind() == ErrorKind::OutOfFuel) {
+            return true;
+        }
+        source = one.source();
+    }
+    false
 }
 
 /// Prints a value; numbers as Python does, also large and small ones.

@@ -45,6 +45,7 @@ fn turn(template: &Arc<ResponseTemplate>, case: &Value) -> GrammarSpec {
         answer: answer.map(|schema| GrammarSpec::JsonSchema { schema: schema.clone(), strict: false }),
         place: if case["starts_message"] == json!(false) { TurnPlace::AfterReasoning } else { TurnPlace::MessageStart },
         begun: String::new(),
+        goes_on: false,
     }))
 }
 
@@ -333,6 +334,7 @@ fn wishes_that_exclude_each_other_are_refused() {
             answer,
             place,
             begun,
+            goes_on: false,
         }))
     };
     let answers =
@@ -366,6 +368,7 @@ fn an_answer_that_the_prompt_began_goes_on() {
             answer,
             place,
             begun,
+            goes_on: false,
         }))
     };
     let open = "<|start|>user<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>";
@@ -586,6 +589,7 @@ fn wishes_that_differ_in_anything_are_told_apart() {
         answer: None,
         place: TurnPlace::MessageStart,
         begun: String::new(),
+        goes_on: false,
     };
     let turn = |change: &dyn Fn(&mut TurnSpec)| {
         let mut spec = base();
@@ -644,6 +648,7 @@ fn many_tools_that_cannot_be_held_are_lowered_once_each() {
             answer: None,
             place: TurnPlace::MessageStart,
             begun: String::new(),
+            goes_on: false,
         }))
     };
     let bytes = |tools| COMPILER.text(&spec(tools, &unheld, false)).expect("text").len();

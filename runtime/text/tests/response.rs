@@ -125,7 +125,8 @@ fn text_arguments_go_out_while_they_are_written() {
     assert_eq!(deltas("!"), json("<|call!"));
     // The value ends; the object does with the call.
     assert_eq!(deltas("\n</rfl:parameter>"), json("\""));
-    assert_eq!(deltas("<|call|>"), [json("}"), vec![Event::CallDone { index: 0 }]].concat());
+    let whole = r#"{"s":"say \"hé\n</rfl:x<|call!"}"#;
+    assert_eq!(deltas("<|call|>"), [json("}"), vec![Event::CallDone { index: 0, arguments: whole.into() }]].concat());
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn a_call_that_the_prompt_opened_goes_on() {
         ending: Ending::StopToken,
     };
     let seen = run.read(&["b\n</rfl:param", "eter><|call|>"]).0;
-    assert_eq!(seen.streamed, vec![("f".to_owned(), r#"{"s":"ab"}"#.to_owned(), true)]);
+    assert_eq!(seen.streamed, vec![("f".to_owned(), r#"{"s":"ab"}"#.to_owned(), Some(r#"{"s":"ab"}"#.to_owned()))]);
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn other_shapes_of_templates_run() {
         "hi <t> a b </t> you<t>c</t><c>[{\"n\":\"f\",\"a\":{\"x\":1}},{\"n\":\"q\"},{\"n\":\"g\"}]</c>!<c>{</c> <t>d";
     let whole = run.read(&[output]).0;
     assert_eq!((whole.content.as_str(), whole.reasoning.as_str()), ("hi you! ", "a b\nc\nd"));
-    let calls = [("f", r#"{"x":1}"#), ("g", "{}")].map(|(n, a)| (n.to_owned(), a.to_owned(), true));
+    let calls = [("f", r#"{"x":1}"#), ("g", "{}")].map(|(n, a)| (n.to_owned(), a.to_owned(), Some(a.to_owned())));
     assert_eq!(whole.streamed, calls);
     assert_eq!(whole.ended.as_ref().expect("ended").dropped_calls, vec![Some("q".to_owned()), None]);
     let mut dice = Dice(0x5eed_0002);

@@ -67,6 +67,22 @@ def test_streamed_calls_join_to_the_whole_ones(client, server):
     assert json.loads(arguments) == ARGUMENTS
 
 
+def test_a_call_that_is_cut_is_told_in_both_forms(client, server):
+    asked = {"messages": [{"role": "user", "content": MADRID}], "tools": [WEATHER]}
+    longest = 0
+    for limit in range(15, 60, 5):
+        [choice] = ask(client, server, **asked, max_tokens=limit).choices
+        calls = {}
+        for chunk in ask(client, server, **asked, max_tokens=limit, stream=True):
+            for part in (call for one in chunk.choices for call in one.delta.tool_calls or []):
+                name, arguments = calls.get(part.index, ("", ""))
+                calls[part.index] = (name + (part.function.name or ""), arguments + part.function.arguments)
+        whole = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+        assert whole == list(calls.values()), limit
+        longest = max([longest, *(len(arguments) for _, arguments in whole if choice.finish_reason == "length")])
+    assert longest > 5
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_call_can_be_demanded(client, server, choice):
     made = ask(client, server, tools=[WEATHER], tool_choice=choice, max_tokens=400).choices[0]
@@ -124,6 +140,15 @@ def test_several_choices(client, server):
     again = ask(client, server, **drawn)
     said = lambda a: [(c.message.content, c.message.reasoning_content) for c in a.choices]
     assert said(answer) == said(again) and len(set(said(answer))) > 1
+
+
+def test_a_grammar_that_nothing_satisfies_is_the_requests_error(client, server):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
+    for more, param in [({"response_format": form}, "response_format"), ({"extra_body": {"ebnf": 'root ::= "a" root'}}, "ebnf")]:
+        for stream in [False, True]:
+            with pytest.raises(openai.BadRequestError) as caught:
+                ask(client, server, stream=stream, **more)
+            assert (caught.value.code, caught.value.param) == ("invalid_grammar", param)
 
 
 def test_stop_strings_and_limits(client, server):

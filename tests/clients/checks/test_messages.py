@@ -79,10 +79,10 @@ def test_raw_events_come_in_order(claude, server):
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 def test_tools_in_a_loop(claude, server, streams, display):
-    thinking = {"type": "enabled", "budget_tokens": 200, "display": display}
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": display}
 
     def ask(messages):
-        request = asked(server, messages=messages, tools=[TOOL], thinking=thinking)
+        request = asked(server, messages=messages, tools=[TOOL], thinking=thinking, max_tokens=1100)
         if not streams:
             return claude.messages.create(**request)
         with claude.messages.stream(**request) as stream:
@@ -151,12 +151,14 @@ def test_the_count_is_the_prompts(claude, server):
 def test_stops_and_limits(claude, server):
     stopped = claude.messages.create(**asked(server, stop_sequences=["symbol"]))
     assert (stopped.stop_reason, stopped.stop_sequence, stopped.content[-1].text) == ("stop_sequence", "symbol", "C is the ")
-    for limit in range(1, 13):
+    for limit in [*range(1, 13), *range(13, 49, 3)]:
         with claude.messages.stream(**asked(server, messages=MADRID, tools=[TOOL], max_tokens=limit)) as stream:
             message = stream.get_final_message()
         assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", limit)
         whole = claude.messages.create(**asked(server, messages=MADRID, tools=[TOOL], max_tokens=limit))
-        assert kinds(whole) == [kind for kind in kinds(message) if kind != "tool_use"]
+        assert kinds(whole) == kinds(message)
+        inputs = lambda answer: [block.input for block in answer.content if block.type == "tool_use"]
+        assert inputs(whole) == inputs(message)
 
 
 def test_an_answer_goes_on(claude, client, server):

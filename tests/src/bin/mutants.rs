@@ -1,19 +1,22 @@
 //! Hunts the engine's mutants: `cargo run --release -p suites --bin mutants [--list] [FROM [TO]]`.
 //!
-//! Every mutant must be caught by the simulation of the seeds that the engine's own test runs (a broken invariant, a wrong
-//! answer, a panic, no end, or other sums than that test expects), or stand in `tests/equivalent-mutants.txt` with the
-//! reason why nobody could tell it from the engine.
+//! Every mutant must be caught by the engine's own unit tests, the simulation of 400 seeds among them (a broken invariant, a
+//! wrong answer, a panic, no end, or other sums than expected), or stand in `tests/equivalent-mutants.txt` with the reason why
+//! nobody could tell it from the engine.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 use suites::mutate::{Mutant, equivalent, mutants, write};
 
-/// Seeds and actions of the hunt: those of the engine's own test.
-const SEEDS: &str = "400";
-const ACTIONS: &str = "150";
-/// Processor time of a mutant that finds no end, in seconds; the engine itself takes a tenth of it.
-const PATIENCE_SECONDS: u64 = 40;
+/// Tests in the order in which mutants meet them: a few seeds, which catch most, all that is quick, and the other seeds.
+const STAGES: [&[&str]; 3] = [&["the_first_seeds_hold"], &["--skip", "seeds_hold"], &["seeds_hold_every_invariant"]];
+/// A mutant that has taken so many times the processor time of the engine, and some seconds more, finds no end.
+const PATIENCE: u64 = 4;
+const PATIENCE_SECONDS: u64 = 2;
+/// Processor time of the engine itself, at most, in seconds.
+const SOUND_SECONDS: u64 = 600;
 /// Memory of a mutant that runs away, in kilobytes.
 const MEMORY_KB: u64 = 3_000_000;
 
@@ -28,6 +31,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Tests, and the processor time that a mutant may take for them.
+struct Stage {
+    tests: &'static [&'static str],
+    patience_seconds: u64,
+}
+
 fn hunt() -> Result<bool, String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.iter().any(|a| a == "--list") {
@@ -35,18 +44,17 @@ fn hunt() -> Result<bool, String> {
         return Ok(true);
     }
     let number = |i: usize, usual: usize| args.get(i).map_or(Ok(usual), |a| a.parse().map_err(|e| format!("{a}: {e}")));
+    let (from, to) = (number(0, 0)?, number(1, usize::MAX)?);
     let place = suites::root().join("target/mutants");
     let all = write(&place.join("engine"))?;
     let program = build(&place)?;
     let reasons = equivalent()?;
     let (mut caught, mut listed, mut survivors) = (0, 0, Vec::new());
-    let Some(sound) = run(&program, usize::MAX)? else {
-        return Err("the engine without a mutant does not pass its own simulation".to_owned());
-    };
-    for (id, mutant) in all.iter().enumerate().take(number(1, usize::MAX)?).skip(number(0, 0)?) {
+    let stages = STAGES.iter().map(|tests| stage(&program, tests)).collect::<Result<Vec<_>, _>>()?;
+    for (id, mutant) in all.iter().enumerate().take(to).skip(from) {
         if reasons.contains_key(&mutant.name()) {
             listed += 1;
-        } else if run(&program, id)?.as_ref() == Some(&sound) {
+        } else if lives(&program, id, &stages)? {
             println!("{id} lives: {}", mutant.name());
             survivors.push(id);
         } else {
@@ -59,33 +67,47 @@ fn hunt() -> Result<bool, String> {
     Ok(survivors.is_empty() && unknown.is_empty())
 }
 
+/// Runs tests on the engine without a mutant.
+fn stage(program: &Path, tests: &'static [&'static str]) -> Result<Stage, String> {
+    let begun = Instant::now();
+    if !holds(program, usize::MAX, &Stage { tests, patience_seconds: SOUND_SECONDS })? {
+        return Err(format!("the engine without a mutant does not pass its own tests ({})", tests.join(" ")));
+    }
+    Ok(Stage { tests, patience_seconds: begun.elapsed().as_secs() * PATIENCE + PATIENCE_SECONDS })
+}
+
+/// Whether no test tells a mutant from the engine.
+fn lives(program: &Path, mutant: usize, stages: &[Stage]) -> Result<bool, String> {
+    for stage in stages {
+        if !holds(program, mutant, stage)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn stale(all: &[Mutant], reasons: &BTreeMap<String, String>) -> Vec<String> {
     let names: Vec<String> = all.iter().map(Mutant::name).collect();
     reasons.keys().filter(|name| !names.contains(name)).cloned().collect()
 }
 
-fn build(place: &Path) -> Result<std::path::PathBuf, String> {
-    let target = place.join("build");
+/// Builds the copy's unit tests.
+fn build(place: &Path) -> Result<PathBuf, String> {
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(place.join("engine")).args(["build", "--release", "--quiet", "--example", "simulate"]);
-    command.args(["--features", "toy", "--target-dir"]).arg(&target).env("RUSTFLAGS", "-A warnings");
-    match command.status() {
-        Ok(status) if status.success() => Ok(target.join("release/examples/simulate")),
-        other => Err(format!("the mutants do not build: {other:?}")),
-    }
+    command.current_dir(place.join("engine")).args(["test", "--release", "--quiet", "--lib", "--no-run"]);
+    command.args(["--message-format", "json", "--target-dir"]).arg(place.join("build")).env("RUSTFLAGS", "-A warnings");
+    let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = messages.find_map(|m| Some(PathBuf::from(m["executable"].as_str()?)));
+    program.filter(|_| output.status.success()).ok_or_else(|| format!("the mutants do not build: {}", output.status))
 }
 
-/// What the simulation counts in the end with this mutant; `None` if it does not hold.
-fn run(program: &Path, mutant: usize) -> Result<Option<String>, String> {
+/// Whether a mutant passes the tests of a stage.
+fn holds(program: &Path, mutant: usize, stage: &Stage) -> Result<bool, String> {
     let mut command = Command::new("sh");
-    command
-        .args([
-            "-c",
-            &format!("ulimit -v {MEMORY_KB}; ulimit -t {PATIENCE_SECONDS}; exec \"$0\" {SEEDS} {ACTIONS} 0 --as-it-is"),
-        ])
-        .arg(program);
-    command.env("ENGINE_MUTANT", mutant.to_string()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let output = command.output().map_err(|e| format!("{}: {e}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().last().filter(|_| output.status.success()).map(str::to_owned))
+    let bounds = format!("ulimit -v {MEMORY_KB}; ulimit -t {}; exec \"$0\" \"$@\"", stage.patience_seconds);
+    command.args(["-c", &bounds]).arg(program).args(stage.tests).args(["--test-threads", "1"]);
+    command.env("ENGINE_MUTANT", mutant.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command.status().map_err(|e| format!("{}: {e}", program.display()))?.success())
 }

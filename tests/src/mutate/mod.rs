@@ -2,8 +2,8 @@
 //! switched to something wrong, and a number that says which.
 //!
 //! Places are the statements that lock, free and count (left out), comparisons (turned or made strict), window and page
-//! arithmetic (`+` for `-`, no saturation, `max` for `min`). One build holds all of them; the variable `ENGINE_MUTANT`
-//! chooses. `cargo run --release -p suites --bin mutants` builds the copy and hunts; docs/engine.md says what came of it.
+//! arithmetic (`+` for `-`, no saturation, `max` for `min`). One build of the engine's unit tests holds all of them; the variable
+//! `ENGINE_MUTANT` chooses. `cargo run --release -p suites --bin mutants` builds the copy and hunts; docs/engine.md says what came of it.
 
 mod switch;
 
@@ -25,6 +25,9 @@ pub const MUTATED: [&str; 10] = [
     "scheduler/plan.rs",
     "scheduler/absorb.rs",
 ];
+
+/// Development dependencies that the engine's unit tests do not use.
+const UNUSED: [&str; 2] = ["criterion", "stats_alloc"];
 
 /// One mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +79,6 @@ pub fn write(folder: &Path) -> Result<Vec<Mutant>, String> {
     let (all, files) = mutants()?;
     let say = |e: std::io::Error| format!("{}: {e}", folder.display());
     copy(&sources(), &folder.join("src")).map_err(say)?;
-    let examples = crate::root().join("runtime/engine/examples");
-    copy(&examples, &folder.join("examples")).map_err(say)?;
     for (file, text) in files {
         std::fs::write(folder.join("src").join(file), text).map_err(say)?;
     }
@@ -117,7 +118,7 @@ fn manifest() -> Result<String, String> {
     let mut engine = read(root.join("runtime/engine/Cargo.toml"))?;
     let package = "name = \"engine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
     engine.insert("package".into(), toml::Value::Table(package.parse().map_err(|e| format!("{e}"))?));
-    ["lints", "bench", "test", "example", "dev-dependencies"].iter().for_each(|part| drop(engine.remove(*part)));
+    ["lints", "bench", "test", "example"].iter().for_each(|part| drop(engine.remove(*part)));
     engine.insert("workspace".into(), toml::Value::Table(toml::Table::new()));
     engine
         .insert("profile".into(), workspace.get("profile").cloned().unwrap_or(toml::Value::Table(toml::Table::new())));
@@ -129,15 +130,13 @@ fn manifest() -> Result<String, String> {
         }
         Ok(value)
     };
-    let mut dependencies = toml::Table::new();
-    let own = engine.get("dependencies").and_then(|d| d.as_table()).cloned().unwrap_or_default();
-    for name in own.keys().map(String::as_str) {
-        dependencies.insert(name.to_owned(), inherited(name)?);
+    for part in ["dependencies", "dev-dependencies"] {
+        let own = engine.get(part).and_then(|d| d.as_table()).cloned().unwrap_or_default();
+        // What only benchmarks and suites of their own use stays out.
+        let names = own.keys().filter(|name| !UNUSED.contains(&name.as_str()));
+        let inherited: Result<toml::Table, String> = names.map(|name| Ok((name.clone(), inherited(name)?))).collect();
+        engine.insert(part.into(), toml::Value::Table(inherited?));
     }
-    engine.insert("dependencies".into(), toml::Value::Table(dependencies));
-    let examples = "[[example]]\nname = \"simulate\"\nrequired-features = [\"toy\"]\n";
-    let examples: toml::Table = examples.parse().map_err(|e| format!("{e}"))?;
-    engine.extend(examples);
     toml::to_string(&engine).map_err(|e| e.to_string())
 }
 

@@ -11,7 +11,7 @@ pub fn compiled(spec: &str, target: &str, mesh: &str, exact: bool) -> Stages {
     let target = Target::load(target).expect("target");
     let mesh = Mesh::parse(mesh).expect("mesh");
     let options = target.options_on(&mesh).into_iter().collect();
-    let choices = Choices { act: target.act, options, ..Choices::default() };
+    let choices = Choices { act: target.act, options, assume: target.formats.assume, ..Choices::default() };
     let checked = check_path(&root().join("model-spec").join(spec), &Library::embedded(), &choices);
     assert!(checked.diagnostics.is_empty(), "{}", spec::render(&checked.diagnostics, &checked.sources, false));
     let mut model = checked.model.expect("model");

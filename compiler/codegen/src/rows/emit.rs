@@ -141,9 +141,17 @@ impl Kernel<'_> {
     }
 
     fn load(&mut self, body: &mut Body, id: ValueId, coords: &Coords, axes: &[Axis]) -> Result<String, String> {
-        let pointer = self.pointer(id)?;
         let dtype = self.job.dtype(id);
-        let index = flat(axes, coords)?;
+        let job = self.job;
+        let tile = job.tile.as_ref().filter(|t| t.core == id);
+        let (pointer, index) = match tile {
+            Some(tile) => ("tile".to_owned(), tile.index(axes, coords, &self.own_rows, body.wide)?),
+            None => (self.pointer(id)?, flat(axes, coords)?),
+        };
+        let address = |index: &Index| match tile {
+            Some(_) => format!("tile.at(line, {})", index.text(false)),
+            None => format!("{pointer} + {}", index.text(true)),
+        };
         let key = format!("{pointer}[{}]", index.text(true));
         if let Some(known) = body.loads.get(&key) {
             return Ok(known.clone());
@@ -154,13 +162,13 @@ impl Kernel<'_> {
         let text = if body.wide && dtype != DType::Bool && index.is_group(aligned, varies) {
             let name = self.fresh("m");
             let kind = c_type(dtype);
-            let at = index.without_lane().text(true);
-            body.group_lines.push(format!("{kind} {name}[8]; load8({name}, {pointer} + {at});"));
+            let from = address(&index.without_lane());
+            body.group_lines.push(format!("{kind} {name}[8]; load8({name}, {from});"));
             format!("{name}[{LANE}]")
         } else {
             let name = self.fresh("m");
             let varies = body.varies(&index);
-            let line = format!("const {} {name} = load({pointer} + {});", c_type(dtype), index.text(true));
+            let line = format!("const {} {name} = load({});", c_type(dtype), address(&index));
             body.push(varies, line);
             name
         };

@@ -65,6 +65,16 @@ impl Index {
         self.terms.keys().map(String::as_str)
     }
 
+    /// How often a symbol is in it.
+    pub fn factor(&self, symbol: &str) -> i64 {
+        self.terms.get(symbol).copied().unwrap_or_default()
+    }
+
+    /// The number in it.
+    pub fn constant(&self) -> i64 {
+        self.constant
+    }
+
     /// The text; `wide` makes it 64 bits wide.
     pub fn text(&self, wide: bool) -> String {
         let mut parts: Vec<String> = Vec::new();

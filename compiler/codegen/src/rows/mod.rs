@@ -9,15 +9,19 @@
 //! A *row* is one combination of indices of the strand's row axes; the other axes of a value are its *space*. A group of
 //! threads works on a row: each thread owns aligned groups of 8 elements, as the order `fold` wants it.
 
+mod element;
 mod emit;
 mod index;
 mod modes;
 mod order;
 mod text;
+mod tile;
 mod unit;
 
+pub use element::{Element, element};
 pub use text::layout_type;
-pub use unit::{grid, grouped, text};
+pub use tile::Tile;
+pub use unit::{Ends, ends, grid, grouped, text};
 
 use artifact::{Blocks, Param};
 use ir::{Axis, DType, Extent, Graph, KvLayout, ValueId};
@@ -56,6 +60,8 @@ pub struct Job<'a> {
     pub kv: &'a [KvLayout],
     /// Whether an output may take the place of something that is read: stores then come last.
     pub in_place: bool,
+    /// Where the rows stand in a tile of a core's result, and the kernel is what the core's kernel ends with.
+    pub tile: Option<Tile>,
 }
 
 /// A generated kernel and how it is started.
@@ -77,6 +83,8 @@ pub struct RowKernel {
     pub grid: [Blocks; 2],
     /// Parameters.
     pub params: Vec<Param>,
+    /// Bytes of shared memory that the tile's kernel gives.
+    pub tile_bytes: u32,
 }
 
 /// Generates the kernel. The error says what is beyond the generator.

@@ -6,7 +6,7 @@
 
 use super::{Job, Sink};
 use ir::{Op, ValueId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where a value lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub fn is_group_reduce(job: &Job<'_>, id: ValueId) -> bool {
 /// Decides for every value, users before operands.
 pub fn of(job: &Job<'_>) -> Result<Modes, String> {
     let mut modes = Modes::new();
+    // Views and cuts that are read at many elements: so is what they show.
+    let mut shown_often: HashSet<ValueId> = HashSet::new();
     for id in job.values.iter().rev().copied() {
         let node = job.graph.node(id);
         let written = job.outputs.iter().any(|(v, _)| *v == id);
@@ -78,7 +80,10 @@ pub fn of(job: &Job<'_>) -> Result<Modes, String> {
             users += 1;
             let read = reads(job, user, id);
             own &= read == Read::Own && modes.get(&user) != Some(&Mode::Inline);
-            many |= read == Read::Many;
+            many |= read == Read::Many || shown_often.contains(&user);
+        }
+        if many && only_indexes(&node.op) {
+            shown_often.insert(id);
         }
         let mode = match &node.op {
             Op::Top { .. } | Op::InTop { .. } => Mode::Shared,

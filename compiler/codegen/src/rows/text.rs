@@ -30,43 +30,33 @@ pub struct Kernel<'a> {
     literal_names: HashMap<ValueId, String>,
     next: usize,
     shared_bytes: i64,
-    geometry: Geometry,
+    /// Bytes that a tile's kernel gives.
+    pub(super) tile_bytes: i64,
+    pub(super) geometry: Geometry,
     /// Register values that a later loop reads.
     kept: HashSet<ValueId>,
     /// Outputs that are written at the end.
     late: Vec<(ValueId, Sink)>,
-    own_rows: Coords,
+    pub(super) own_rows: Coords,
     top_symbols: HashMap<String, Symbol>,
 }
 
 /// How threads and rows go together.
 #[derive(Clone, Copy, Debug)]
-struct Geometry {
+pub(super) struct Geometry {
     /// Threads of a row.
-    lanes: i64,
+    pub(super) lanes: i64,
     /// Threads of a block.
-    threads: i64,
+    pub(super) threads: i64,
     /// Whether every thread has one group of its own and nothing is shared.
-    is_flat: bool,
+    pub(super) is_flat: bool,
 }
 
 /// Writes the kernel.
 pub fn kernel(job: &Job<'_>, modes: &Modes, stages: &[Stage]) -> Result<RowKernel, String> {
-    let geometry = geometry(job, modes, stages)?;
-    let mut kernel = Kernel {
-        job,
-        modes,
-        params: Vec::new(),
-        literals: Vec::new(),
-        literal_names: HashMap::new(),
-        next: 0,
-        shared_bytes: 0,
-        geometry,
-        kept: kept(job, modes, stages),
-        late: Vec::new(),
-        own_rows: Coords::new(),
-        top_symbols: HashMap::new(),
-    };
+    let mut kernel = Kernel::new(job, modes);
+    kernel.geometry = geometry(job, modes, stages)?;
+    kernel.kept = kept(job, modes, stages);
     kernel.write(stages)
 }
 
@@ -98,7 +88,15 @@ fn geometry(job: &Job<'_>, modes: &Modes, stages: &[Stage]) -> Result<Geometry, 
     });
     let inline = modes.values().any(|m| *m == Mode::Inline);
     if loops <= 1 && apart && !(job.in_place && inline) {
-        return Ok(Geometry { lanes: groups, threads: FLAT_BLOCK, is_flat: true });
+        let threads = job.tile.as_ref().map_or(FLAT_BLOCK, |t| t.threads);
+        return Ok(Geometry { lanes: groups, threads, is_flat: true });
+    }
+    if let Some(tile) = &job.tile {
+        // Who selects from a row does so with as many threads as there are.
+        let selected = stages.iter().filter(|s| matches!(s, Stage::Select(_)));
+        let selected = selected.map(|s| stage_elements(job, s)).collect::<Result<Vec<_>, String>>()?;
+        let most = selected.into_iter().max().unwrap_or(1).min(tile.most_lanes);
+        return tile.geometry(groups.max(most));
     }
     let whole = (groups as u64).next_power_of_two() as i64;
     let lanes = if whole > 256 { (whole / 4).clamp(256, 1024) } else { whole };
@@ -126,6 +124,37 @@ fn kept(job: &Job<'_>, modes: &Modes, stages: &[Stage]) -> HashSet<ValueId> {
     }
     kept.retain(|v| modes.get(v) == Some(&Mode::Registers));
     kept
+}
+
+impl<'a> Kernel<'a> {
+    /// One that has no text yet.
+    pub(super) fn new(job: &'a Job<'a>, modes: &'a Modes) -> Kernel<'a> {
+        Kernel {
+            job,
+            modes,
+            params: Vec::new(),
+            literals: Vec::new(),
+            literal_names: HashMap::new(),
+            next: 0,
+            shared_bytes: 0,
+            tile_bytes: 0,
+            geometry: Geometry { lanes: 1, threads: FLAT_BLOCK, is_flat: true },
+            kept: HashSet::new(),
+            late: Vec::new(),
+            own_rows: Coords::new(),
+            top_symbols: HashMap::new(),
+        }
+    }
+
+    /// Parameters that the text has named so far, and how they are declared.
+    pub(super) fn parameters(&self) -> (Vec<Param>, Vec<String>) {
+        self.params.iter().map(|(param, kind, name)| (param.clone(), format!("{kind} {name}"))).unzip()
+    }
+
+    /// Constants that the text has named so far.
+    pub(super) fn constants(&self) -> &[String] {
+        &self.literals
+    }
 }
 
 impl Kernel<'_> {
@@ -209,7 +238,7 @@ impl Kernel<'_> {
     }
 
     fn write(&mut self, stages: &[Stage]) -> Result<RowKernel, String> {
-        let mut body = "  wait_for_earlier();\n".to_owned();
+        let mut body = String::new();
         let (axis, factor) = self.rows_text(&mut body)?;
         for (number, stage) in stages.iter().enumerate() {
             match stage {
@@ -222,6 +251,9 @@ impl Kernel<'_> {
             }
         }
         self.late_stores(&mut body)?;
+        if self.job.tile.is_some() {
+            self.tile_ends(stages, &mut body);
+        }
         if self.shared_bytes > MOST_SHARED_BYTES {
             return Err(format!("a block needs {} bytes of shared memory", self.shared_bytes));
         }
@@ -232,15 +264,18 @@ impl Kernel<'_> {
             Blocks { rows: axis.clone(), factor: factor_units as u64, per_block: per_block as u64 },
             Blocks { rows: None, factor: 1, per_block: 1 },
         ];
-        let mut params: Vec<Param> = vec![Param::Rows { axis, factor: factor as u64 }];
-        let mut signature = vec!["const int rows".to_owned()];
-        for (param, kind, name) in &self.params {
-            params.push(param.clone());
-            signature.push(format!("{kind} {name}"));
+        let (mut params, mut signature) = (Vec::new(), Vec::new());
+        if self.job.tile.is_none() {
+            params.push(Param::Rows { axis, factor: factor as u64 });
+            signature.push("const int rows".to_owned());
         }
+        let (own, declared) = self.parameters();
+        params.extend(own);
+        signature.extend(declared);
         let (head, constants) = self.header(&params, &signature);
         let is_apart = !self.job.in_place;
-        Ok(RowKernel { head, constants, signature, body, is_apart, threads: g.threads as u32, grid, params })
+        let (threads, tile_bytes) = (g.threads as u32, self.tile_bytes as u32);
+        Ok(RowKernel { head, constants, signature, body, is_apart, threads, grid, params, tile_bytes })
     }
 
     fn header(&self, params: &[Param], signature: &[String]) -> (String, String) {
@@ -251,7 +286,7 @@ impl Kernel<'_> {
         let way =
             if g.is_flat { "a group of 8 elements a thread".to_owned() } else { format!("{} threads a row", g.lanes) };
         let _ = writeln!(text, "// rows [{}], {way}", rows.join(", "));
-        for (param, declared) in params.iter().zip(signature).skip(1) {
+        for (param, declared) in params.iter().zip(signature) {
             let what = match param {
                 Param::Value(id) | Param::Weight(id) | Param::Number(id) => self.describe(*id),
                 Param::Scratch(_) => "scratch".to_owned(),
@@ -289,12 +324,16 @@ impl Kernel<'_> {
             factor *= length(a)?;
         }
         let g = self.geometry;
-        if g.is_flat {
+        if let Some(tile) = &self.job.tile {
+            tile.begin(g, factor, body);
+        } else if g.is_flat {
+            let _ = writeln!(body, "  wait_for_earlier();");
             let _ = writeln!(body, "  const u64 unit = (u64)blockIdx.x * {} + threadIdx.x;", g.threads);
             let _ = writeln!(body, "  if (unit >= (u64)rows * LANES) return;");
             let _ = writeln!(body, "  const int row = (int)(unit / LANES), lane = (int)(unit % LANES);");
         } else {
             let per_block = g.threads / g.lanes;
+            let _ = writeln!(body, "  wait_for_earlier();");
             let _ = writeln!(body, "  if (blockIdx.x * {per_block} >= rows) return;");
             let _ = writeln!(body, "  const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;");
             let _ = writeln!(body, "  const int wanted = blockIdx.x * {per_block} + sub;");
@@ -535,9 +574,11 @@ impl Kernel<'_> {
         for id in reduced {
             let (local, op) = (self.local(*id), if is_max(id) { "Max" } else { "Sum" });
             let meet = if self.geometry.lanes > 32 {
-                self.shared_bytes += self.geometry.lanes * 4;
-                let _ = writeln!(out, "  __shared__ float meet{local}[LANES];");
-                format!("meet{local}")
+                // Rows of a block stand side by side.
+                let subs = self.geometry.threads / self.geometry.lanes;
+                self.shared_bytes += subs * self.geometry.lanes * 4;
+                let _ = writeln!(out, "  __shared__ float meet{local}[{subs}][LANES];");
+                format!("meet{local}[sub]")
             } else {
                 "nullptr".to_owned()
             };
@@ -553,9 +594,16 @@ impl Kernel<'_> {
             return Err(format!("{id} is shared by threads that do not meet"));
         }
         let (n, subs) = (elements(&self.job.space(id))?, self.geometry.threads / self.geometry.lanes);
+        let (kind, name) = (if self.job.dtype(id).is_float() { "float" } else { "int" }, self.shared_name(id));
+        if self.job.tile.is_some() {
+            // 16-byte pieces of rows stay aligned.
+            let (at, pitch) = (self.tile_bytes, ceil(n, 4) * 4);
+            self.tile_bytes += pitch * subs * 4;
+            let _ = writeln!(out, "  {kind}(*{name})[{pitch}] = ({kind}(*)[{pitch}])(tile.extra + {at});");
+            return Ok(());
+        }
         self.shared_bytes += n * subs * 4;
-        let kind = if self.job.dtype(id).is_float() { "float" } else { "int" };
-        let _ = writeln!(out, "  __shared__ {kind} {}[{subs}][{n}];", self.shared_name(id));
+        let _ = writeln!(out, "  __shared__ {kind} {name}[{subs}][{n}];");
         Ok(())
     }
 

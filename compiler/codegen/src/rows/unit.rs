@@ -1,6 +1,7 @@
 //! Row kernels as units: one alone, or several that read nothing of each other side by side in one start.
 
 use super::RowKernel;
+pub use super::tile::Ends;
 use artifact::Blocks;
 use std::fmt::Write;
 
@@ -44,13 +45,52 @@ pub fn text(parts: &[RowKernel]) -> String {
             "namespace part{number} {{\n{}DEVICE void run({signature}) {{\n{}}}\n}}",
             part.constants, part.body
         );
-        // A parameter's name is its last word; here it gets the part's number.
-        let names = part.signature.iter().map(|s| s.rsplit(' ').next().unwrap_or_default());
-        let renamed: Vec<String> = names.map(|n| format!("{n}_{number}")).collect();
+        let _ =
+            writeln!(calls, "  if (blockIdx.y == {number}) part{number}::run({});", arguments(part, number).join(", "));
         all.extend(part.signature.iter().map(|s| format!("{s}_{number}")));
-        let _ = writeln!(calls, "  if (blockIdx.y == {number}) part{number}::run({});", renamed.join(", "));
     }
     text + &entry(&all.join(", ")) + &calls + "}\n"
+}
+
+/// A parameter's name is its last word; here it gets the part's number.
+fn arguments(part: &RowKernel, number: usize) -> Vec<String> {
+    let names = part.signature.iter().map(|s| s.rsplit(' ').next().unwrap_or_default());
+    names.map(|n| format!("{n}_{number}")).collect()
+}
+
+/// What the kernel of a core ends with, from strands in its tile; nothing where there are none.
+pub fn ends(parts: &[RowKernel]) -> Ends {
+    let mut ends = Ends { call: "Nothing()".to_owned(), ..Ends::default() };
+    let (mut calls, mut members, mut given) = (String::new(), String::new(), Vec::new());
+    for (number, part) in parts.iter().enumerate() {
+        ends.head += &part.head;
+        let signature: String = part.signature.iter().map(|s| format!(", {s}")).collect();
+        let _ = writeln!(
+            ends.functions,
+            "namespace part{number} {{\n{}template <class Tile> DEVICE void run(const Tile& tile{signature}) {{\n{}}}\n}}",
+            part.constants, part.body
+        );
+        // Strands use the same shared memory, one after the other.
+        if part.tile_bytes > 0 && parts.iter().take(number).any(|p| p.tile_bytes > 0) {
+            calls += " tile.meet();";
+        }
+        let names = arguments(part, number);
+        let arguments: String = names.iter().map(|a| format!(", {a}")).collect();
+        let _ = write!(calls, " part{number}::run(tile{arguments});");
+        members.extend(part.signature.iter().map(|s| format!("  {s}_{number};\n")));
+        given.extend(names);
+        ends.signature.extend(part.signature.iter().map(|s| format!(", {s}_{number}")));
+        ends.params.extend(part.params.iter().cloned());
+        ends.bytes = ends.bytes.max(part.tile_bytes);
+    }
+    if !parts.is_empty() {
+        let _ = writeln!(
+            ends.functions,
+            "struct Ends {{\n{members}  template <class Tile> DEVICE void operator()(const Tile& tile) const {{{calls} }}\n}};"
+        );
+        ends.call = format!("Ends{{{}}}", given.join(", "));
+    }
+    ends
 }
 
 /// Blocks of a start: those of the part that has most, and a row of them for each part.

@@ -81,7 +81,8 @@ template <int HEADS, int SHARE, int D, int WINDOW, bool ALL, int GROUP> void dec
   const u32 blocks = (c.rows + GROUP - 1) / GROUP * Core::TILES * c.KV;
   model::start({blocks, parts, 1}, Core::THREADS, [&] {
     Core::template run<typename Case<HEADS, SHARE, D>::Cache>((const bf16*)c.q.data(), (const bf16*)c.pool.data(), &c.steps, 0, (i64)0, c.at.data(),
-                                                              sinks ? c.sink.data() : nullptr, 0.1f, c.out.data(), c.rows, c.parts.data(), c.tickets.data());
+                                                              sinks ? c.sink.data() : nullptr, 0.1f, c.out.data(), c.rows, c.parts.data(), c.tickets.data(),
+                                                              typename Core::AsIs(), Nothing());
   });
   c.check(WINDOW, ALL, sinks, (double)0.1f);
 }

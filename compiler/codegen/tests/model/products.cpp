@@ -1,5 +1,5 @@
 // Streaming products, dense and picked, against sums in binary64: exit code 1 where a number differs, 3 where the model stops.
-#include "stream.cuh"
+#include "route.cuh"
 
 static std::vector<u16> draw(size_t n, u32 seed) {
   std::vector<u16> out(n);
@@ -30,6 +30,41 @@ static void settled(const std::vector<u32>& tickets) {
     if (t != 0) { puts("a ticket is left"); exit(1); }
 }
 
+// What generated strands do with a tile. Products of elements of two cuts that alternate; and sums of rows of ROW elements.
+template <int COLUMNS> struct Pairs {
+  float* out;
+  template <class Tile> DEVICE void operator()(const Tile& tile) const {
+    constexpr int RUN = COLUMNS / 2;
+    const int each = tile.template across<0, RUN, 8>(), units = tile.template holds<0, RUN>() ? tile.count * each : 0;
+    for (int at = tile.own; at < units; at += 256) {
+      const int line = at / each, first = tile.template first<0, RUN>(line) + at % each * 8;
+      float a[8], b[8];
+      load8(a, tile.at(line, first));
+      load8(b, tile.at(line, first + RUN));
+      for (int k = 0; k < 8; ++k) out[(u64)tile.to(line) * RUN + first + k] = a[k] * b[k];
+    }
+  }
+};
+template <int START, int LENGTH, int ROW> struct Sums {
+  float* out;
+  template <class Tile> DEVICE void operator()(const Tile& tile) const {
+    constexpr int LANES = ROW / 8;
+    const int each = tile.template across<START, LENGTH, ROW>(), units = tile.template holds<START, LENGTH>() ? tile.count * each : 0;
+    const int lane = tile.own % LANES, sub = tile.own / LANES;
+    float(*kept)[ROW] = (float(*)[ROW])tile.extra;
+    for (int begun = 0; begun < units; begun += 256 / LANES) {
+      const int at = begun + sub < units ? begun + sub : units - 1, line = at / each;
+      const int first = tile.template first<START, LENGTH>(line) + at % each * ROW;
+      load8(*(float(*)[8])(kept[sub] + lane * 8), tile.at(line, first + lane * 8));
+      group_sync<LANES>();
+      float sum = 0.0f;
+      for (int k = 0; k < ROW; ++k) sum += kept[sub][k];
+      if (begun + sub < units && lane == 0) out[tile.to(line) * (LENGTH / ROW) + (first - START) / ROW] = sum;
+      group_sync<LANES>();
+    }
+  }
+};
+
 template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int SPLIT> void dense(int rows, u32 blocks) {
   using Core = Stream<COLUMNS, K, CUTS, GRANULE, ROWS, STAGES, SPLIT>;
   const auto x = draw((size_t)rows * K, 1), w = draw((size_t)COLUMNS * K, 2);
@@ -37,7 +72,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
   std::vector<u32> tickets(Core::ACROSS, 0);
   const TensorMap map = map_of(w, K, COLUMNS, 128), x_map = map_of(x, K, rows, ROWS);
   model::start({blocks, 1, 1}, Core::THREADS, [&] {
-    Core::run(typename Core::Dense(rows), &map, &x_map, nullptr, out.data(), shares.data(), tickets.data());
+    Core::run(typename Core::Dense(rows), &map, &x_map, nullptr, out.data(), shares.data(), tickets.data(), Nothing());
   });
   for (int r = 0; r < rows; ++r)
     for (int n = 0; n < COLUMNS; ++n) {
@@ -63,7 +98,7 @@ template <int COLUMNS, int K, int ROWS, int STAGES, int SPLIT, int GROUPS> void 
   const TensorMap map = map_of(w, K, (u64)GROUPS * COLUMNS, 128);
   model::start({1, 1, 1}, 1024, [&] { Sorted<GROUPS, ROWS>::run(ids.data(), picks, picks, plan.data()); });
   model::start({blocks, 1, 1}, Core::THREADS, [&] {
-    Core::run(typename Core::Picked(plan.data(), each), &map, nullptr, (const bf16*)x.data(), out.data(), shares.data(), tickets.data());
+    Core::run(typename Core::Picked(plan.data(), each), &map, nullptr, (const bf16*)x.data(), out.data(), shares.data(), tickets.data(), Nothing());
   });
   for (int p = 0; p < picks; ++p)
     for (int n = 0; n < COLUMNS; ++n) {
@@ -74,6 +109,72 @@ template <int COLUMNS, int K, int ROWS, int STAGES, int SPLIT, int GROUPS> void 
   settled(tickets);
 }
 
+// The same through tiles: the core's own numbers stay in the kernel.
+template <int COLUMNS, int K, int CUTS, int ROWS, int START, int LENGTH, int ROW> void tiles(int rows, u32 blocks) {
+  using Core = Stream<COLUMNS, K, CUTS, 8, ROWS, 4, 2, 256 * 8 * 4>;
+  const auto x = draw((size_t)rows * K, 1), w = draw((size_t)COLUMNS * K, 2);
+  std::vector<float> pairs((size_t)rows * COLUMNS / 2, NAN), sums((size_t)rows * (LENGTH / ROW), NAN), shares((size_t)(rows + ROWS - 1) / ROWS * Core::ACROSS * 2 * ROWS * 128, NAN);
+  std::vector<u32> tickets((rows + ROWS - 1) / ROWS * Core::ACROSS, 0);
+  const TensorMap map = map_of(w, K, COLUMNS, 128), x_map = map_of(x, K, rows, ROWS);
+  model::start({blocks, 1, 1}, Core::THREADS, [&] {
+    float* none = nullptr;
+    if constexpr (CUTS == 2) Core::run(typename Core::Dense(rows), &map, &x_map, nullptr, none, shares.data(), tickets.data(), Pairs<COLUMNS>{pairs.data()});
+    else Core::run(typename Core::Dense(rows), &map, &x_map, nullptr, none, shares.data(), tickets.data(), Sums<START, LENGTH, ROW>{sums.data()});
+  });
+  for (int r = 0; r < rows; ++r) {
+    std::vector<double> all(COLUMNS, 0.0);
+    for (int n = 0; n < COLUMNS; ++n)
+      for (int k = 0; k < K; ++k) all[logical_row<CUTS, 8>(COLUMNS, n)] += number(x[(size_t)r * K + k]) * number(w[(size_t)n * K + k]);
+    if (CUTS == 2)
+      for (int n = 0; n < COLUMNS / 2; ++n) compare("pairs", r, n, pairs[(size_t)r * COLUMNS / 2 + n], all[n] * all[n + COLUMNS / 2], K * 16);
+    else
+      for (int n = 0; n < LENGTH / ROW; ++n) {
+        double sum = 0;
+        for (int k = 0; k < ROW; ++k) sum += all[START + n * ROW + k];
+        compare("sums", r, n, sums[r * (LENGTH / ROW) + n], sum, K * ROW);
+      }
+  }
+  settled(tickets);
+}
+
+// A route: the largest number of each row names its pick; picks are sorted by who comes last.
+template <int COLUMNS> struct Largest {
+  int* ids;
+  template <class Tile> DEVICE void operator()(const Tile& tile) const {
+    for (int line = tile.own; line < tile.count; line += 256) {
+      int best = 0;
+      for (int c = 1; c < COLUMNS; ++c)
+        if (*tile.at(line, c) > *tile.at(line, best)) best = c;
+      ids[tile.to(line)] = best;
+    }
+  }
+};
+template <int COLUMNS, int K, int WIDE> void route(int rows) {
+  using Core = Product<bf16, bf16, double, COLUMNS, K, 1, 1, 8, 8>;
+  using Own = Route<Core, COLUMNS, 8, 0, WIDE>;
+  const auto x = draw((size_t)rows * K, 1), w = draw((size_t)COLUMNS * K, 2);
+  std::vector<float> out((size_t)rows * COLUMNS, NAN);
+  std::vector<int> ids(rows, -1), plan(4 + 5 * rows, -7), wanted(rows, 0), sorted(4 + 5 * rows, -7);
+  const u32 down = (rows + 7) / 8;
+  std::vector<u32> tickets(down + 1, 0);
+  model::start({(COLUMNS + 8 * WIDE - 1) / (8 * WIDE), down, 1}, Own::THREADS, [&] {
+    Own::run((const bf16*)x.data(), (const bf16*)w.data(), out.data(), rows, tickets.data(), Largest<COLUMNS>{ids.data()},
+             [&](int) { Sorted<COLUMNS, 16, 8>::run(ids.data(), rows, rows, plan.data()); });
+  });
+  for (int r = 0; r < rows; ++r) {
+    for (int n = 0; n < COLUMNS; ++n) {
+      double sum = 0;
+      for (int k = 0; k < K; ++k) sum += number(x[(size_t)r * K + k]) * number(w[(size_t)n * K + k]);
+      compare("route", r, n, out[(size_t)r * COLUMNS + n], sum, K);
+      if (out[(size_t)r * COLUMNS + n] > out[(size_t)r * COLUMNS + wanted[r]]) wanted[r] = n;
+    }
+    if (ids[r] != wanted[r]) { printf("route: row %d picks %d, not %d\n", r, ids[r], wanted[r]); exit(1); }
+  }
+  model::start({1, 1, 1}, 1024, [&] { Sorted<COLUMNS, 16>::run(wanted.data(), rows, rows, sorted.data()); });
+  if (plan != sorted) { puts("picks are sorted otherwise"); exit(1); }
+  settled(tickets);
+}
+
 int main() {
   for (bool backwards : {false, true}) {
     model::backwards = backwards;
@@ -81,6 +182,11 @@ int main() {
     dense<256, 320, 2, 8, 16, 4, 2>(13, 3);
     dense<200, 136, 1, 1, 64, 3, 1>(70, 2);
     picked<128, 192, 16, 4, 2, 6>(15, 3, 3, 5);
+    tiles<256, 192, 2, 16, 0, 0, 8>(13, 3);
+    tiles<320, 192, 2, 64, 0, 0, 8>(70, 3);
+    tiles<328, 192, 1, 64, 96, 224, 32>(70, 2);
+    route<300, 72, 1>(21);
+    route<301, 264, 4>(21);
     picked<96, 136, 16, 3, 1, 6>(43, 2, 1, 4);
   }
   puts("right");

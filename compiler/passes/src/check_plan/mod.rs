@@ -256,6 +256,7 @@ fn row_by_row(graph: &Graph, inside: &[ValueId], old: ValueId, new: ValueId) -> 
             Op::Reduce { axis, .. } | Op::Top { axis, .. } | Op::InTop { axis, .. } | Op::Slice { axis, .. } => {
                 along(axis)
             }
+            Op::BlockRound { over } => over.iter().any(|axis| along(axis)),
             Op::Split { axis } => along(axis),
             Op::Merge { into } | Op::Concat { into } => along(into),
             Op::Rename { from, to } => along(from) || along(to),

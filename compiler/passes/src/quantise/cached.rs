@@ -67,15 +67,21 @@ fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
         when: None,
         only: only.clone(),
         absent: Some(1.0),
-        disk: names.iter().map(form).collect(),
+        disk: names.iter().map(|name| form(name)).collect(),
         quant: false,
         borrowed: false,
         span: None,
     })
 }
 
-fn form(tensor: &String) -> DiskForm {
-    DiskForm { tensor: tensor.clone(), spread: Vec::new(), slice: None, shape: Vec::new(), layout: DiskLayout::Number }
+fn form(tensor: &str) -> DiskForm {
+    DiskForm {
+        tensor: tensor.to_owned(),
+        spread: Vec::new(),
+        slice: None,
+        shape: Vec::new(),
+        layout: DiskLayout::Number,
+    }
 }
 
 fn narrowed(graph: &Graph, narrow: DType, scaled: bool) -> Result<Graph, PassError> {

@@ -138,9 +138,11 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
     }
 }
 
-/// What stands in for a layer's number after the last layer: 1, whatever the checkpoint has.
+/// What stands in for a layer's number after the last layer, where nobody takes what is made with it: 1, unless a checkpoint
+/// has a tensor of the number's own name, which no quantiser writes.
 fn after_the_last(name: &str, all: &[Weight]) -> Option<Weight> {
     let of_layers = all.iter().find(|w| w.scope == Scope::Layer && w.name == name)?;
-    let scope = Scope::Model;
-    Some(Weight { scope, when: None, only: None, absent: Some(1.0), disk: Vec::new(), ..of_layers.clone() })
+    let (tensor, layout) = (name.to_owned(), DiskLayout::Number);
+    let disk = vec![DiskForm { tensor, spread: Vec::new(), slice: None, shape: Vec::new(), layout }];
+    Some(Weight { scope: Scope::Model, when: None, only: None, absent: Some(1.0), disk, ..of_layers.clone() })
 }

@@ -49,13 +49,16 @@ pub(super) fn quantised(
     Ok((quantising.to.finish()?, quantising.taken))
 }
 
+/// A value, the axes that are contracted, and the number that it is quantised under.
+type Input = (ValueId, Vec<String>, Option<ValueId>);
+
 struct Quantising<'a> {
     to: Copying<'a>,
     choice: &'a Choice,
     /// Weights that are in the new graph, by name.
     leaves: HashMap<(Scope, String), ValueId>,
-    /// Quantised inputs, with their scales, by value, contracted axes and number.
-    codes: HashMap<(ValueId, Vec<String>, Option<ValueId>), (ValueId, ValueId)>,
+    /// Quantised inputs, with their scales.
+    codes: HashMap<Input, (ValueId, ValueId)>,
     taken: Vec<Taken>,
 }
 

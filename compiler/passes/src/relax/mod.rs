@@ -39,3 +39,30 @@ fn relaxed(
     }
     Ok(module)
 }
+
+#[cfg(test)]
+mod testing {
+    use crate::{Compile, PassError};
+    use ir::Module;
+    use targets::Target;
+
+    /// Relaxations and operations of the first graph, without leaves, that a pass leaves of a text on a mesh; it runs where
+    /// the target allows nothing but `name`, or nothing at all.
+    pub(super) fn relaxed(
+        text: &str,
+        name: Option<&str>,
+        run: fn(&Module, &Compile<'_>) -> Result<Module, PassError>,
+    ) -> (Vec<String>, String) {
+        let module = ir::parse_module(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::verify_module(&module), Ok(()));
+        let mut target = Target::load("cpu").expect("a target");
+        target.relaxations = name.map(str::to_owned).into_iter().collect();
+        let mesh = module.sharding.as_ref().expect("a mesh").mesh.clone();
+        let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
+        let after = run(&module, &compile).expect("graphs");
+        assert_eq!(ir::verify_module(&after), Ok(()), "{}", ir::print_module(&after, false));
+        let text = ir::print_graph("first", &after.entries[0].first, &after.facts, false);
+        let inner = |l: &&str| l.starts_with('%') && !l.contains(" = input ") && !l.contains(" = weight ");
+        (after.relaxations, text.lines().map(str::trim).filter(inner).collect::<Vec<_>>().join("\n"))
+    }
+}

@@ -233,9 +233,6 @@ impl<'a> Copy<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Compile;
-    use targets::Target;
-
     const HEADER: &str = "module m act bf16 dim hidden = 4 dim experts = 4 dim expert_ffn = 4 dim picked = 2
         shard expert_ffn = [tp] shard experts = [ep]";
 
@@ -253,17 +250,7 @@ mod tests {
             {values} }}
             graph last () -> () {{ }} }}"
         );
-        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        assert_eq!(ir::verify_module(&module), Ok(()));
-        let mut target = Target::load("cpu").expect("a target");
-        target.relaxations = allowed.then(|| "rank-round".to_owned()).into_iter().collect();
-        let mesh = module.sharding.as_ref().expect("a mesh").mesh.clone();
-        let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
-        let after = super::run(&module, &compile).expect("graphs");
-        assert_eq!(ir::verify_module(&after), Ok(()), "{}", ir::print_module(&after, false));
-        let text = ir::print_graph("first", &after.entries[0].first, &after.facts, false);
-        let inner = |l: &&str| l.starts_with('%') && !l.contains(" = input ") && !l.contains(" = weight ");
-        (after.relaxations, text.lines().map(str::trim).filter(inner).collect::<Vec<_>>().join("\n"))
+        super::super::testing::relaxed(&text, allowed.then_some("rank-round"), super::run)
     }
 
     const LIBRARY: &str = "%s: f32[T, picked, hidden] = all_reduce over [tp] order serial (%p)

@@ -185,9 +185,6 @@ fn ends_scaled(graph: &Graph, product: ValueId, depends: &HashSet<ValueId>) -> b
 
 #[cfg(test)]
 mod tests {
-    use crate::Compile;
-    use targets::Target;
-
     /// Operations of the first graph after the pass, without leaves.
     fn relaxed(values: &str, outputs: &str, allowed: bool) -> (Vec<String>, String) {
         let text = format!(
@@ -210,17 +207,7 @@ mod tests {
             {values} }}
             graph last () -> () {{ }} }}"
         );
-        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        assert_eq!(ir::verify_module(&module), Ok(()));
-        let mut target = Target::load("cpu").expect("a target");
-        target.relaxations = allowed.then(|| "rank-scale".to_owned()).into_iter().collect();
-        let mesh = module.sharding.as_ref().expect("a mesh").mesh.clone();
-        let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
-        let after = super::run(&module, &compile).expect("graphs");
-        assert_eq!(ir::verify_module(&after), Ok(()), "{}", ir::print_module(&after, false));
-        let text = ir::print_graph("first", &after.entries[0].first, &after.facts, false);
-        let inner = |l: &&str| l.starts_with('%') && !l.contains(" = input ") && !l.contains(" = weight ");
-        (after.relaxations, text.lines().map(str::trim).filter(inner).collect::<Vec<_>>().join("\n"))
+        super::super::testing::relaxed(&text, allowed.then_some("rank-scale"), super::run)
     }
 
     const SUMMED: &str = "%t: f32[T, hidden] = all_reduce over [tp] order serial (%p)

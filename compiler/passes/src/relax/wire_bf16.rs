@@ -15,8 +15,9 @@
 //! Tests: below; its size on the full model, made small, in `tests/meshes.rs`.
 
 use super::relaxed;
+use crate::copying::Copying;
 use crate::{Compile, Kind, Level, PassError, PassInfo};
-use ir::{DType, Graph, GraphBuilder, Module, Op, Type};
+use ir::{DType, Graph, Module, Op};
 
 /// What the pass says about itself.
 pub const INFO: PassInfo = PassInfo {
@@ -40,26 +41,16 @@ fn narrowed(graph: &Graph) -> Option<Graph> {
         _ => None,
     };
     graph.ids().find(|id| wide(*id).is_some())?;
-    let mut new = GraphBuilder::new();
-    let mut map = Vec::with_capacity(graph.len());
+    let mut new = Copying::new(graph);
     for id in graph.ids() {
-        let node = graph.node(id);
-        let mut operands: Vec<_> = graph.operands(id).into_iter().map(|o| map[o.0 as usize]).collect();
+        let mut operands = new.operands(id).ok()?;
         if let (Some(ty), Some(operand)) = (wide(id), operands.first_mut()) {
-            *operand = new.add(Op::Round(DType::Bf16), &[*operand], Type::Tensor(ty), node.span);
+            *operand = new.add(Op::Round(DType::Bf16), &[*operand], ty, graph.node(id).span);
         }
-        let value = match &node.op {
-            Op::Input(name) => new.input(name, node.ty.clone()),
-            op => new.add(op.clone(), &operands, node.ty.clone(), node.span),
-        };
-        if let Some(name) = &node.name {
-            new.name(value, name);
-        }
-        map.push(value);
+        let value = new.copy_with(id, &operands);
+        new.set(id, value);
     }
-    new.order_inputs(graph.inputs.iter().map(|v| map[v.0 as usize]).collect());
-    graph.outputs.iter().for_each(|(name, v)| new.output(name, map[v.0 as usize]));
-    Some(new.finish())
+    new.finish().ok()
 }
 
 #[cfg(test)]

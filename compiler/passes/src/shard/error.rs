@@ -137,13 +137,14 @@ fn quoted(words: &[String]) -> String {
 /// A row of nvfp4 whose parts are no whole blocks.
 pub(super) fn blocks_apart(axis: &str, length: u64, mesh: &Mesh, parts: u64, span: Option<Span>) -> PassError {
     let block = ir::DType::BLOCK;
-    let fits: Vec<String> = (1..parts).filter(|n| length.is_multiple_of(n * block)).map(|n| n.to_string()).collect();
+    let blocks = length / block;
+    let fits: Vec<String> = (1..=blocks.min(64)).filter(|n| blocks.is_multiple_of(*n)).map(|n| n.to_string()).collect();
     PassError {
         code: "P0506",
         message: format!(
             "rows along `{axis}` have {length} elements in blocks of {block}, and the mesh {mesh} cuts them into {parts} parts"
         ),
-        help: format!("use a mesh that cuts them into {} parts", fits.join(" or ")),
+        help: format!("cut them into a number of parts that leaves whole blocks: {}", fits.join(", ")),
         span,
     }
 }

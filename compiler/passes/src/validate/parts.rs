@@ -76,8 +76,8 @@ fn matrix_part(
     let length: usize = matrix.axes().iter().skip(row_axes).map(|a| a.1).product();
     let numbers = matrix.floats().unwrap_or_default();
     // Rows of two matrices, and of two layers, are not scaled alike, or taking one for the other would not show.
-    let first = numerics::hash_name(whole) as usize % SCALES.len() + layer.unwrap_or(0);
-    let rows = numbers.chunks(length.max(1)).enumerate().map(|(i, row)| quantised(row, first + i, codes, purpose));
+    let place = |row: usize| numerics::hash_name(&format!("{whole} {layer:?} {row}")) as usize % SCALES.len();
+    let rows = numbers.chunks(length.max(1)).enumerate().map(|(i, row)| quantised(row, place(i), codes, purpose));
     let (codes, scales): (Vec<Vec<f32>>, Vec<f32>) = rows.unzip();
     match part {
         Part::Codes => {
@@ -91,10 +91,10 @@ fn matrix_part(
     }
 }
 
-/// Codes of a row, widened, and the number that multiplies them.
-fn quantised(row: &[f32], index: usize, dtype: DType, purpose: Purpose) -> (Vec<f32>, f32) {
+/// Codes of a row, widened, and the number that multiplies them; a probe takes its own from `SCALES`.
+fn quantised(row: &[f32], place: usize, dtype: DType, purpose: Purpose) -> (Vec<f32>, f32) {
     if purpose == Purpose::Probe {
-        let scale = SCALES[index % SCALES.len()];
+        let scale = SCALES[place];
         return (row.iter().map(|x| x / scale).collect(), scale);
     }
     let largest = row.iter().fold(0.0f32, |m, x| numerics::max_f32(m, x.abs()));

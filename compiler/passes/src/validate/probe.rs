@@ -144,24 +144,24 @@ impl Writer {
     }
 }
 
-/// What products take in, and the place where it becomes a multiple of a step: the product itself, or what quantises for it.
+/// Where what products take in becomes a multiple of a step: in the product itself, or in what quantises, which may stand in
+/// the graph before. Rows of a cache are quantised too, and are no products' inputs.
 fn operands_of_products(graph: &Graph) -> HashSet<(ValueId, usize)> {
-    let products = graph.ids().filter(|id| matches!(graph.node(*id).op, Op::Linear { .. }));
-    let place = |product: ValueId| {
-        let codes = graph.operands(product).first().copied()?;
-        match &graph.node(codes).op {
-            Op::BlockRound { .. } => Some((codes, 0)),
-            Op::Round(dtype) if dtype.is_narrow() => {
-                let scaled = graph.operands(codes).first().copied()?;
-                let axes = graph.tensor(scaled).map(|t| t.axes.len());
-                let is_whole = |o: &ValueId| graph.tensor(*o).map(|t| t.axes.len()) == axes;
-                let slot = graph.operands(scaled).iter().position(is_whole)?;
-                Some((scaled, slot))
-            }
-            _ => None,
+    let narrow = |id: ValueId| graph.tensor(id).is_some_and(|ty| ty.dtype.is_narrow());
+    let cached = |id: ValueId| graph.users(id).iter().any(|u| matches!(graph.node(*u).op, Op::Store { .. }));
+    let place = |id: ValueId| match &graph.node(id).op {
+        Op::Linear { .. } => graph.operands(id).first().filter(|x| !narrow(**x)).map(|_| (id, 0)),
+        Op::BlockRound { .. } => Some((id, 0)),
+        Op::Round(dtype) if dtype.is_narrow() && !cached(id) => {
+            let scaled = graph.operands(id).first().copied()?;
+            let axes = graph.tensor(scaled).map(|t| t.axes.len());
+            let is_whole = |o: &ValueId| graph.tensor(*o).map(|t| t.axes.len()) == axes;
+            let slot = graph.operands(scaled).iter().position(is_whole)?;
+            Some((scaled, slot))
         }
+        _ => None,
     };
-    products.map(|product| place(product).unwrap_or((product, 0))).collect()
+    graph.ids().filter_map(place).collect()
 }
 
 /// Whether a value is a scale found from a largest magnitude: it over a number of the graph.

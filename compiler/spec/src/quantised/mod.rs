@@ -140,16 +140,20 @@ pub(crate) fn lines(
     let entries = if entries.is_empty() { String::new() } else { format!(" {} ", entries.join(", ")) };
     lines.push((scheme.excluded_at, format!("plain = {{{entries}}}")));
     if scheme.kv {
-        let names = |key: &str| {
-            let names = import.get("kv").and_then(|(_, n)| n.table()).and_then(|t| t.get(key));
-            let names = names.and_then(|(_, n)| n.array()).into_iter().flatten().filter_map(|n| n.text());
-            let names: Vec<String> = names.map(crate::import::quoted).collect();
-            (!names.is_empty()).then(|| format!("{key} = [{}]", names.join(", ")))
+        let names = |of: &str| {
+            let modules = import.get("kv").and_then(|(_, n)| n.table()).and_then(|t| t.get(of));
+            let modules = modules.and_then(|(_, n)| n.array()).into_iter().flatten().filter_map(|n| n.text());
+            let ends = library.cached(of);
+            let name = |module: &str, end: &String| crate::import::quoted(&format!("{module}.{end}"));
+            let names: Vec<String> = modules.flat_map(|m| ends.iter().map(move |end| name(m, end))).collect();
+            (!names.is_empty()).then(|| format!("{of}_scale = [{}]", names.join(", ")))
         };
-        let Some((k, v)) = names("k_scale").zip(names("v_scale")) else {
+        let Some((k, v)) = names("k").zip(names("v")) else {
             let message = "the checkpoint keeps scales of cached keys and values, and the base spec does not name them";
             let d = Diagnostic::error("B0403", message).at(scheme.kv_at, "said here");
-            out.push(d.help("write a spec of your own with [import.kv] k_scale and v_scale, tensor names of a layer"));
+            out.push(
+                d.help("write a spec of your own with [import.kv] k and v, the modules of a layer that have them"),
+            );
             return None;
         };
         lines.push((scheme.kv_at, format!("kv = {{ {k}, {v} }}")));

@@ -41,13 +41,13 @@ pub struct BenchModelArgs {
 /// Runs the command.
 pub fn bench(args: &BenchModelArgs) -> Result<(), Failure> {
     if let Some(threads) = args.threads {
-        device::use_threads(threads as usize).map_err(Failure::input)?;
+        device::use_threads(threads as usize).map_err(Failure::usage)?;
     }
     let artifact = model::artifact(&args.model.artifact)?;
     // A prompt that is only read still needs one token of answer.
     let needed = (args.prefill as usize + 1).max(args.context as usize + args.decode as usize + 1);
     if let Some(own) = model::own_context_tokens(&artifact).filter(|own| *own < needed) {
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0501: the runs need {needed} tokens of context, the model is made for {own}; lower `--prefill`, `--context` or `--decode`"
         )));
     }

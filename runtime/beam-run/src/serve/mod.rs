@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::model;
 use serde_json::json;
 use server::{App, Service};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +23,13 @@ use tokio::sync::watch;
 /// Runs the command.
 pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let started = Instant::now();
+    // What the command line alone has wrong is told before anything is read.
+    args.scheduling.agree()?;
+    let options = args.endpoint.options()?;
     let dir = args.model.model.as_deref().ok_or_else(|| {
-        Failure::input("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
+        Failure::usage("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
     })?;
     let artifact = model::artifact(&args.model.artifact)?;
-    let options = args.endpoint.options()?;
     let mut text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
     if let Some(file) = &args.endpoint.response_template {
         let template =
@@ -36,8 +38,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let next = "lower `--max-running` or `--context`";
-    let limits = args.scheduling.limits(context_tokens, args.max_running as usize)?;
-    let mut engine = args.scheduling.with_host_tier(model::engine_with(&artifact, &args.model, limits, next)?)?;
+    let running = args.max_running.map(|n| n as usize);
+    let limits =
+        args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
+    let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
+    let mut engine = args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, next)?)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(
@@ -47,7 +52,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let written = text.tokenizer.token_bytes().map_or(0, |tokens| tokens.len());
     engine.set_known_tokens(written.max(text.tokenizer.vocab()));
     let name = args.served_model_name.clone().unwrap_or_else(|| directory_name(dir));
-    let service = Service::behind(engine, args.endpoint.door())
+    let service = Service::logged(engine, args.endpoint.door(), args.endpoint.log()?)
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
     if let Some(problem) = app.cannot_hold() {
@@ -58,8 +63,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         .build()
         .map_err(|e| Failure::device(format!("R0301: no threads for connections: {e}; end other programs")))?;
     let served = runtime.block_on(async {
-        let address = format!("{}:{}", args.host, args.port);
-        let listener = TcpListener::bind(&address).await.map_err(|e| cannot_listen(&address, &e))?;
+        let address = format!("{} port {}", args.host, args.port);
+        // An address of brackets and colons is one, too.
+        let host = args.host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&args.host);
+        let listener = TcpListener::bind((host, args.port)).await.map_err(|e| cannot_listen(&address, &e))?;
         let local = listener.local_addr().map_err(|e| cannot_listen(&address, &e))?;
         announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
         app.service.metrics().started(started.elapsed());
@@ -73,8 +80,16 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     served
 }
 
+/// How many of the longest sequences the cache holds where nobody says so.
+const CACHED_SEQUENCES: usize = 8;
+
 fn cannot_listen(address: &str, error: &std::io::Error) -> Failure {
-    Failure::output(format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`"))
+    let message = format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`");
+    match error.kind() {
+        ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => Failure::output(message),
+        // A host that nobody knows.
+        _ => Failure::usage(message),
+    }
 }
 
 /// Says on the output stream where the server listens: whoever started it waits for this line.

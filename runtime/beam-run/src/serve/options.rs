@@ -1,8 +1,9 @@
 //! What the endpoint is told on the command line besides model and address.
 
 use crate::failure::Failure;
+use crate::flags;
 use clap::Args;
-use server::{Door, Key, Options};
+use server::{Door, Key, Log, LogFormat, Options};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,19 +21,19 @@ pub struct EndpointArgs {
     #[arg(long, value_name = "KEY")]
     admin_api_key: Option<String>,
     /// Origin that browsers may call from, repeatable; `*` is any, `none` is none.
-    #[arg(long, value_name = "ORIGIN", default_value = "*")]
+    #[arg(long, value_name = "ORIGIN", default_value = "*", value_parser = flags::origin)]
     allow_origin: Vec<String>,
     /// Largest request body.
-    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20, value_parser = flags::at_least(flags::LEAST_BODY_BYTES))]
     max_body_bytes: usize,
-    /// Most requests that wait for room; more are answered with 429.
+    /// Most answers that wait for room, beside those that run; more are answered with 429.
     #[arg(long, value_name = "N", default_value_t = Door::default().queued)]
     max_queued_requests: usize,
     /// How long a request may wait for room; then it is answered with 503. With 0 it waits on.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=flags::MOST_SECONDS))]
     max_wait_seconds: u64,
     /// An engine that has work and finishes no step for so long is reported as stuck by `/health`, and takes no requests.
-    #[arg(long, value_name = "SECONDS", default_value_t = Door::default().stuck.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = Door::default().stuck.as_secs(), value_parser = clap::value_parser!(u64).range(1..=flags::MOST_SECONDS))]
     stuck_seconds: u64,
     /// Most responses that are kept for later requests, the oldest go first; with 0 none is.
     #[arg(long, value_name = "N", default_value_t = Options::default().stored_responses)]
@@ -41,7 +42,7 @@ pub struct EndpointArgs {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().stored_bytes)]
     stored_response_bytes: usize,
     /// How long running requests may go on after the first signal.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=flags::MOST_SECONDS))]
     grace_seconds: u64,
     /// Hold every turn to the grammar of the response template, or only those whose request needs it.
     #[arg(long, value_name = "WHEN", default_value = "always", value_parser = ["always", "needed"])]
@@ -70,12 +71,20 @@ pub struct EndpointArgs {
     /// What the names of metrics begin with: our own prefix, or that of another server, for its dashboards.
     #[arg(long, value_name = "WHOSE", default_value = "own", value_parser = ["own", "sglang"])]
     metrics_names: String,
+    /// Log of requests and load on the error stream, a line each: as words, or as JSON objects.
+    #[arg(long, value_name = "FORMAT", default_value = "none", value_parser = ["none", "text", "json"])]
+    log: String,
 }
 
 impl EndpointArgs {
     /// As the server wants it. An empty key would let everybody in who sends one.
     pub fn options(&self) -> Result<Options, Failure> {
         let usual = Options::default();
+        if self.allow_origin.len() > 1 && self.allow_origin.iter().any(|origin| origin == "none") {
+            return Err(Failure::usage(
+                "R0109: `--allow-origin none` lets no page in, and another `--allow-origin` one; leave one out",
+            ));
+        }
         let origins = self.allow_origin.iter().filter(|origin| *origin != "none").cloned().collect();
         Ok(Options {
             body_limit_bytes: self.max_body_bytes,
@@ -105,6 +114,18 @@ impl EndpointArgs {
         Door { queued: self.max_queued_requests, wait, stuck: Duration::from_secs(self.stuck_seconds) }
     }
 
+    /// The log that is asked for.
+    pub fn log(&self) -> Result<Option<Log>, Failure> {
+        let format = match self.log.as_str() {
+            "text" => LogFormat::Text,
+            "json" => LogFormat::Json,
+            _ => return Ok(None),
+        };
+        let log = Log::to(format, std::io::stderr())
+            .map_err(|e| Failure::device(format!("R0301: no thread for the log: {e}; end other programs")))?;
+        Ok(Some(log))
+    }
+
     /// How long running requests may go on after the first signal.
     pub fn grace(&self) -> Duration {
         Duration::from_secs(self.grace_seconds)
@@ -115,7 +136,9 @@ fn key(given: Option<&str>, variable: &str, flag: &str) -> Result<Option<Key>, F
     let key = given.map(str::to_owned).or_else(|| std::env::var(variable).ok());
     match key {
         Some(key) if key.trim().is_empty() => {
-            Err(Failure::input(format!("R0106: the key of `{flag}` is empty; give it one, or leave it out")))
+            let message =
+                format!("the key of `{flag}`, or of the variable {variable}, is empty; give it one, or leave it out");
+            Err(Failure::usage(format!("R0106: {message}")))
         }
         key => Ok(key.map(Key::from)),
     }

@@ -1,6 +1,7 @@
 //! What the engine is told on the command line: who runs when, and what is kept of finished work.
 
 use crate::failure::Failure;
+use crate::flags;
 use clap::Args;
 use device::FileTier;
 use engine::{Engine, Executor, HostTier, Limits, MemoryTier, Policy};
@@ -23,17 +24,33 @@ pub struct SchedulingArgs {
     #[arg(long)]
     no_prefix_cache: bool,
     /// Memory outside the device for copies of what is cached, in 10^9 bytes; 0 for none.
-    #[arg(long, value_name = "GB", default_value_t = 0.0)]
+    #[arg(long, value_name = "GB", default_value_t = 0.0, value_parser = flags::within(0.0..=flags::MOST_GIGABYTES))]
     host_cache_gb: f64,
     /// Folder for these copies, in files instead of memory. What is in it goes when the server ends.
-    #[arg(long, value_name = "DIR", requires = "host_cache_gb")]
+    #[arg(long, value_name = "DIR", requires = "host_cache_gb", value_parser = flags::path)]
     host_cache_dir: Option<PathBuf>,
 }
 
 impl SchedulingArgs {
+    /// Refuses flags that take back what others ask for.
+    pub fn agree(&self) -> Result<(), Failure> {
+        let keeps_copies = self.host_cache_gb > 0.0;
+        if self.no_prefix_cache && keeps_copies {
+            return Err(Failure::usage(
+                "R0107: `--host-cache-gb` keeps copies of what `--no-prefix-cache` forgets; leave one out",
+            ));
+        }
+        if self.host_cache_dir.is_some() && !keeps_copies {
+            return Err(Failure::usage(
+                "R0107: `--host-cache-dir` is for copies, and `--host-cache-gb` asks for none; ask for more than 0, or leave both out",
+            ));
+        }
+        Ok(())
+    }
+
     /// As the engine wants it.
     pub fn limits(&self, context_tokens: usize, running: usize) -> Result<Limits, Failure> {
-        let policy: Policy = self.schedule_policy.parse().map_err(Failure::input)?;
+        let policy: Policy = self.schedule_policy.parse().map_err(Failure::usage)?;
         Ok(Limits {
             context_tokens: Some(context_tokens),
             running,
@@ -48,12 +65,6 @@ impl SchedulingArgs {
     /// The engine with the host tier that is asked for.
     pub fn with_host_tier(&self, engine: Engine<Box<dyn Executor>>) -> Result<Engine<Box<dyn Executor>>, Failure> {
         let bytes = self.host_cache_gb * 1e9;
-        if !(0.0..1e15).contains(&bytes) {
-            let asked = self.host_cache_gb;
-            return Err(Failure::input(format!(
-                "R0107: `--host-cache-gb` asks for {asked}, it must be from 0 to 1000000; ask for what this machine has"
-            )));
-        }
         if bytes < 1.0 {
             return Ok(engine);
         }

@@ -76,7 +76,7 @@ impl<'a> Bits<'a> {
                 let scale = scales.bytes.get(block).map_or(f32::NAN, |code| e4m3_value(*code));
                 for (i, x) in (at..).zip(into) {
                     let byte = codes.bytes.get(i / 2).copied().unwrap_or(0);
-                    let code = if i % 2 == 0 { byte } else { byte >> 4 };
+                    let code = if i.is_multiple_of(2) { byte } else { byte >> 4 };
                     // Code times scale is exact, so that there is one rounding.
                     *x = T::rounded(e2m1_value(code) * scale * number);
                 }

@@ -208,7 +208,8 @@ impl<'a> Matcher<'a> {
         for (at, found) in tensors.iter().enumerate() {
             bits.extend(self.check_tensor(recipe, form, *found, beside.get(at).copied()));
         }
-        let whole = tensors.len() == candidate.names.len() && beside.len() == candidate.beside.len();
+        let intact = tensors.iter().chain(&beside).all(|found| found.entry.intact);
+        let whole = intact && tensors.len() == candidate.names.len() && beside.len() == candidate.beside.len();
         if !whole || self.problems.len() != before {
             return None;
         }
@@ -225,7 +226,7 @@ impl<'a> Matcher<'a> {
         Some(Source { recipe, form, values })
     }
 
-    /// The tensors of a list that are there and whole; reports those that are not.
+    /// The tensors of a list that are there; reports those that are not.
     fn complete(&mut self, recipe: &WeightRecipe, names: &[String], found: &[Option<Found<'a>>]) -> Vec<Found<'a>> {
         let (total, present) = (names.len(), found.iter().flatten().count());
         for (name, _) in names.iter().zip(found).filter(|(_, found)| found.is_none()) {
@@ -237,7 +238,7 @@ impl<'a> Matcher<'a> {
                 });
             }
         }
-        found.iter().flatten().filter(|found| found.entry.intact).copied().collect()
+        found.iter().flatten().copied().collect()
     }
 
     /// The one number that several tensors hold.

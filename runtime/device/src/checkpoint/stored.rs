@@ -9,8 +9,8 @@ const WEIGHT: &str = "weight";
 const SCALE: &str = "weight_scale";
 /// The number of a matrix.
 const NUMBER: &str = "weight_scale_2";
-/// Numbers of inputs and of cached rows, which an artifact that keeps those wider has no use for.
-const UNREAD: [&str; 4] = [".input_scale", ".k_scale", ".v_scale", ".kv_scale"];
+/// End of the names of numbers of inputs and of cached rows, which an artifact that keeps those wider has no use for.
+const NUMBERS: &str = "_scale";
 
 /// A matrix in a public narrow format, with what its elements are made of.
 #[derive(Clone, Copy, Debug)]
@@ -67,5 +67,5 @@ pub(super) fn same_shape(a: &[u64], b: &[u64]) -> bool {
 
 /// Whether a tensor is a number of inputs or of cached rows, which may be there unread.
 pub(super) fn may_be_unread(name: &str, shape: &[u64]) -> bool {
-    UNREAD.iter().any(|end| name.ends_with(end)) && shape.iter().all(|n| *n == 1)
+    name.ends_with(NUMBERS) && shape.iter().all(|n| *n == 1)
 }

@@ -101,6 +101,32 @@ impl Drop for Recording {
     }
 }
 
+/// A place in the order of what was started, with its time.
+pub struct Mark {
+    device: Device,
+    event: sys::CUevent,
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: the event was made once and is given back once.
+            let _ = unsafe { result::event::destroy(self.event) };
+        }
+    }
+}
+
+impl Mark {
+    /// Microseconds on the device from this mark to a later one; both have been reached.
+    pub fn micros_to(&self, later: &Mark) -> Result<f32, String> {
+        self.device.enter()?;
+        // SAFETY: both events are alive and were recorded.
+        let millis =
+            unsafe { result::event::elapsed(self.event, later.event) }.map_err(text("a time on the device"))?;
+        Ok(millis * 1e3)
+    }
+}
+
 /// A parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
@@ -326,6 +352,16 @@ impl Device {
         self.enter()?;
         // SAFETY: the graph and the stream are alive, and what its kernels read and write lives as long as the executor.
         unsafe { result::graph::launch(recording.graph, self.inner.stream) }.map_err(text("a recording does not start"))
+    }
+
+    /// A mark behind everything that was started.
+    pub fn mark(&self) -> Result<Mark, String> {
+        self.enter()?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(text("no event"))?;
+        let mark = Mark { device: self.clone(), event };
+        // SAFETY: event and stream are alive.
+        unsafe { result::event::record(mark.event, self.inner.stream) }.map_err(text("a mark"))?;
+        Ok(mark)
     }
 
     /// Waits for everything that was started. An error is that of a kernel before.

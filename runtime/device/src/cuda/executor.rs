@@ -3,6 +3,7 @@
 use super::driver::{Device, Recording};
 use super::load::{Weights, kernels};
 use super::tables::Tables;
+use super::timeline::Timed;
 use super::walk::{Counts, Loaded, TICKET_BYTES, pick_bytes, scratch_bytes};
 use crate::contract;
 use crate::error::PrepareError;
@@ -28,12 +29,20 @@ pub struct CudaExecutor {
     recordings: HashMap<(usize, Counts), Option<Recording>>,
 }
 
+/// Where weights come from.
+pub(super) enum Source<'a> {
+    /// Numbers of the host.
+    Store(&'a dyn WeightStore),
+    /// Numbers made up on the device.
+    Seed(u64),
+}
+
 fn device(text: String) -> PrepareError {
     PrepareError::Device(text)
 }
 
 /// A device and everything on it, for the artifact's first entry.
-pub(super) fn load(artifact: &Artifact, store: &dyn WeightStore, pool_pages: &[usize]) -> Result<Loaded, PrepareError> {
+pub(super) fn load(artifact: &Artifact, source: Source<'_>, pool_pages: &[usize]) -> Result<Loaded, PrepareError> {
     let (module, plan) = (&artifact.kernels, &artifact.plan);
     let opened = Device::open().map_err(device)?;
     let (major, minor) = opened.arch();
@@ -71,8 +80,12 @@ pub(super) fn load(artifact: &Artifact, store: &dyn WeightStore, pool_pages: &[u
         tickets,
         picks,
         early: Cell::new(false),
+        checks: Cell::new(false),
         kernels: kernels(&opened, &code)?,
-        weights: Weights::load(&opened, artifact, store)?,
+        weights: match source {
+            Source::Store(store) => Weights::load(&opened, artifact, store)?,
+            Source::Seed(seed) => Weights::synthetic(&opened, artifact, seed)?,
+        },
         device: opened,
         code,
         arena,
@@ -92,11 +105,38 @@ impl CudaExecutor {
         store: &dyn WeightStore,
         pool_pages: &[usize],
     ) -> Result<CudaExecutor, PrepareError> {
-        let loaded = load(artifact, store, pool_pages)?;
+        CudaExecutor::of(artifact, load(artifact, Source::Store(store), pool_pages)?, pool_pages)
+    }
+
+    /// The same with weights made up on the device from a seed: for measurements of models that no host memory holds.
+    pub fn synthetic(artifact: &Artifact, seed: u64, pool_pages: &[usize]) -> Result<CudaExecutor, PrepareError> {
+        CudaExecutor::of(artifact, load(artifact, Source::Seed(seed), pool_pages)?, pool_pages)
+    }
+
+    fn of(artifact: &Artifact, loaded: Loaded, pool_pages: &[usize]) -> Result<CudaExecutor, PrepareError> {
         let vocab = result_width(&loaded.entry)?;
         let facts = facts(&artifact.plan, vocab, pool_pages, None)?;
         let tokens_end = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
         Ok(CudaExecutor { loaded, facts, tokens_end, start: 0, done: Done::default(), recordings: HashMap::new() })
+    }
+
+    /// Runs a step start by start; gives each start's kernel, the kind of its region and its microseconds on the device.
+    pub fn timeline(&mut self, step: &Step) -> Result<Vec<Timed>, StepError> {
+        let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;
+        self.loaded.timeline(&self.loaded.plan.entries[0].buckets[bucket], counts).map_err(StepError::Device)
+    }
+
+    /// Runs a step as a recording, once it has run so; gives the microseconds that the device takes, without the host's work and without
+    /// reading back logits.
+    pub fn device_micros(&mut self, step: &Step) -> Result<f32, StepError> {
+        let fault = StepError::Device;
+        let (bucket, counts) = begin(&self.loaded, step, &self.facts, self.tokens_end, self.start)?;
+        self.loaded.device.wait().map_err(fault)?;
+        let before = self.loaded.device.mark().map_err(fault)?;
+        self.start_all(bucket, counts).map_err(fault)?;
+        let after = self.loaded.device.mark().map_err(fault)?;
+        self.loaded.device.wait().map_err(fault)?;
+        before.micros_to(&after).map_err(fault)
     }
 
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {

@@ -24,6 +24,47 @@ impl Weights {
     /// Copies every piece of the weight memory.
     pub fn load(device: &Device, artifact: &Artifact, store: &dyn WeightStore) -> Result<Weights, PrepareError> {
         let map = &artifact.memory;
+        let Weights { memory, offsets } = Weights::empty(device, artifact)?;
+        for piece in &map.pieces {
+            let data = encoded(piece, store)?;
+            for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
+                memory.write(piece.offset_bytes as usize + i * CHUNK_BYTES, chunk).map_err(fault)?;
+            }
+        }
+        Ok(Weights { memory, offsets })
+    }
+
+    /// Numbers made up from a seed, on the device: those of the first chunk again and again, so that no memory of the host holds
+    /// a model that only the device can. They are bf16 between -1/32 and 1/32; two side by side are such a binary32 number. Weights of
+    /// one axis (norms, biases) are ones: tokens then differ in what they pick.
+    pub fn synthetic(device: &Device, artifact: &Artifact, seed: u64) -> Result<Weights, PrepareError> {
+        let weights = Weights::empty(device, artifact)?;
+        let memory = &weights.memory;
+        let first = memory.bytes().min(CHUNK_BYTES);
+        let number = |i: usize| numerics::bf16_bits((numerics::uniform(seed, i as u64) - 0.5) / 16.0).to_le_bytes();
+        let numbers: Vec<u8> = (0..first.div_ceil(2)).flat_map(number).take(first).collect();
+        memory.write(0, &numbers).map_err(fault)?;
+        let mut done = first;
+        while done < memory.bytes() {
+            let more = done.min(memory.bytes() - done);
+            memory.copy_within(0, done, more).map_err(fault)?;
+            done += more;
+        }
+        for piece in artifact.memory.pieces.iter().filter(|p| p.lead * p.rows == 1 || p.row_elements == 1) {
+            let count = (piece.lead * piece.rows * piece.row_elements) as usize;
+            let one = if piece.dtype == DType::Bf16 {
+                numerics::bf16_bits(1.0).to_le_bytes().to_vec()
+            } else {
+                1f32.to_le_bytes().to_vec()
+            };
+            memory.write(piece.offset_bytes as usize, &one.repeat(count)).map_err(fault)?;
+        }
+        Ok(weights)
+    }
+
+    /// Memory for all weights, and where each lies.
+    fn empty(device: &Device, artifact: &Artifact) -> Result<Weights, PrepareError> {
+        let map = &artifact.memory;
         let bytes =
             usize::try_from(map.bytes).map_err(|_| fault("the weights are larger than any memory".to_owned()))?;
         let memory = device.allocate(bytes).map_err(fault)?;
@@ -31,10 +72,6 @@ impl Weights {
         for piece in &map.pieces {
             let first = piece.parts.first().ok_or_else(|| fault("a piece of weights has no part".to_owned()))?;
             offsets.insert((piece.scope, piece.layer, first.weight.clone()), piece.offset_bytes);
-            let data = encoded(piece, store)?;
-            for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
-                memory.write(piece.offset_bytes as usize + i * CHUNK_BYTES, chunk).map_err(fault)?;
-            }
         }
         Ok(Weights { memory, offsets })
     }

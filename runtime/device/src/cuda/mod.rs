@@ -7,6 +7,7 @@
 //! walk.rs      the programs of a bucket, start by start
 //! executor.rs  the step contract around it
 //! selftest.rs  every start against the interpreter
+//! timeline.rs  how long every start of a step takes
 //! ```
 
 mod driver;
@@ -14,10 +15,12 @@ mod executor;
 mod load;
 mod selftest;
 mod tables;
+mod timeline;
 mod walk;
 
 pub use executor::CudaExecutor;
 pub use selftest::{Verdict, selftest};
+pub use timeline::Timed;
 
 /// Name of the device and its architecture, or what is missing; for `doctor`.
 pub fn describe_device() -> Result<(String, String), String> {

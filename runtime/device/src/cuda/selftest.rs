@@ -4,7 +4,7 @@
 //! interpreted on the same numbers. Row operations must leave equal bits: they are interpreted on the core's own result. A core
 //! must stay within the error that its number of terms explains.
 
-use super::executor::{begin, load};
+use super::executor::{Source, begin, load};
 use super::walk::{Counts, Loaded, Stage, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -61,7 +61,8 @@ pub fn selftest(
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
     let longest = LENGTHS[0] + DECODED + 64;
     let pages = pool_pages_for(&artifact.plan, longest, LENGTHS.len());
-    let loaded = load(artifact, store, &pages)?;
+    let loaded = load(artifact, Source::Store(store), &pages)?;
+    loaded.checks.set(true);
     let vocab = result_width(&loaded.entry)?;
     let ends = tokens_end(&artifact.kernels, &loaded.entry).unwrap_or(vocab);
     let facts = facts(&artifact.plan, vocab, &pages, None)?;
@@ -179,7 +180,8 @@ impl Test<'_> {
         }
         // The core's start writes to the last scratch place that was made.
         let index = code.scratch.len().checked_sub(1).ok_or("a core has no scratch")?;
-        let written = code.starts.iter().any(|s| s.params.contains(&Param::Scratch(index)));
+        let writes = |p: &Param| *p == Param::Scratch(index) || *p == Param::Checked(Box::new(Param::Scratch(index)));
+        let written = code.starts.iter().any(|s| s.params.iter().any(writes));
         if !written {
             return Err("nothing writes a core's scratch".to_owned());
         }

@@ -32,6 +32,8 @@ pub struct Loaded {
     pub plan: Plan,
     /// Whether what was started last is a kernel, behind which another may begin early.
     pub early: Cell<bool>,
+    /// Whether kernels also write what only a check reads.
+    pub checks: Cell<bool>,
 }
 
 /// Rows of a step.
@@ -215,7 +217,8 @@ impl Loaded {
             }
             Param::Tickets => Argument::Address(self.tickets.address()),
             Param::Picks { .. } => Argument::Address(self.picks.address()),
-            Param::Null => Argument::Address(0),
+            Param::Checked(of) if self.checks.get() => self.argument(stage, region, of, counts)?,
+            Param::Checked(_) | Param::Null => Argument::Address(0),
         })
     }
 

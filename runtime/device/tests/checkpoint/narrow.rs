@@ -85,7 +85,7 @@ fn experts() -> Vec<T> {
 /// What expert `e`'s element is worth without its number.
 fn expert_value(e: usize, at: usize) -> f32 {
     let byte = codes(48, e)[at / 2];
-    let code = if at % 2 == 0 { byte & 0xf } else { byte >> 4 };
+    let code = if at.is_multiple_of(2) { byte & 0xf } else { byte >> 4 };
     e2m1_value(code) * e4m3_value(0x30 + (at / 16 + e) as u8)
 }
 

@@ -87,7 +87,8 @@ fn rotate(b: &mut Build, act: DType, x: ValueId, c: ValueId, s: ValueId) -> Valu
     b.round(act, joined)
 }
 
-fn layer(facts: &Facts, kind: &str) -> Graph {
+/// A layer; `cached` is the format that keys and values are rounded to before they are stored, if any.
+fn layer(facts: &Facts, kind: &str, cached: Option<DType>) -> Graph {
     let act = facts.act;
     let mut b = Build::default();
     let rows = Axis::rows("T");
@@ -115,6 +116,7 @@ fn layer(facts: &Facts, kind: &str) -> Graph {
         k = rotate(&mut b, act, k, c, s);
     }
     b.named("q.used", q);
+    let [k, v] = [k, v].map(|x| cached.map_or(x, |dtype| b.round(dtype, x)));
     let cache = b.store(kind, k, v, pos);
     let a = b.attend(kind, q, cache, pos, 0.35);
     b.named("attention", a);
@@ -199,7 +201,7 @@ fn decoder_caching(act: DType, rows: &str) -> Compiled {
     let class = |name: &str| Class {
         name: name.to_owned(),
         kinds: LayerKinds::from_iter([("attn".to_owned(), name.to_owned())]),
-        graph: layer(&facts, name),
+        graph: layer(&facts, name, rows.parse().ok()),
     };
     let instances = [0, 1, 0].iter().enumerate().map(|(layer, class)| Instance { layer, class: *class }).collect();
     let entry = Entry {

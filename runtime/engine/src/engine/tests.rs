@@ -164,3 +164,158 @@ fn a_row_without_a_choice_and_a_broken_constraint_end_their_requests_alone() {
     assert_eq!(answers[2], (vec![4, 4], Some(broke)));
     assert_eq!(engine.scheduler().kv().free_pages(), engine.scheduler().kv().total_pages());
 }
+
+/// Breaks off when told to: the next page that has to be zeroed is not.
+struct Breaking(Toy, bool);
+
+impl Executor for Breaking {
+    fn facts(&self) -> &crate::ExecutorFacts {
+        self.0.facts()
+    }
+
+    fn submit(&mut self, step: crate::Step) -> Result<Ticket, StepError> {
+        self.0.submit(step)
+    }
+
+    fn poll(&mut self, ticket: Ticket) -> Result<Option<crate::StepOutput>, StepError> {
+        self.0.poll(ticket)
+    }
+
+    fn in_flight_limit(&self) -> usize {
+        self.0.in_flight_limit()
+    }
+
+    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+        self.0.copy_pages(kind, pages)
+    }
+
+    fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), StepError> {
+        if std::mem::take(&mut self.1) {
+            return Err(StepError::Device("memory is gone".into()));
+        }
+        self.0.zero_pages(kind, pages)
+    }
+}
+
+/// After so many calls either the executor breaks off in a step that it never answers, or its memory does.
+#[test]
+fn what_runs_when_an_executor_breaks_off_ends_and_the_rest_goes_on() {
+    for (calls, memory) in (0..14).flat_map(|calls| [(calls, false), (calls, true)]) {
+        let limits = Limits { running: 2, ..Limits::default() };
+        let mut toy = Toy::new(facts(10, 4, 30, 8), hashing(10));
+        (toy.most_in_flight, toy.delay_polls) = (1 + calls % 2, calls % 3);
+        let mut engine = Engine::new(Breaking(toy, false), limits).unwrap();
+        for prompt in [&[1, 2][..], &[3, 4, 5, 6, 7, 8, 9, 1, 2, 3], &[5, 3], &[1, 2, 3]] {
+            engine.submit(request(prompt, 12)).unwrap();
+        }
+        (0..calls).for_each(|_| {
+            engine.step();
+        });
+        let (left, waiting) = (engine.scheduler().unfinished(), engine.scheduler().waiting());
+        let running = left - waiting;
+        if memory {
+            engine.executor_mut().1 = true;
+        } else {
+            engine.recover("it broke off");
+            assert_eq!(engine.check_books(), Ok(()), "{calls}");
+            assert_eq!((engine.scheduler().running(), engine.scheduler().kv().cached_pages()), (0, 0), "{calls}");
+            assert_eq!((engine.scheduler().unfinished(), left), (waiting, waiting + running), "{calls}");
+        }
+        let answers = answers(&mut engine);
+        let broke = answers.iter().filter(|(_, end)| matches!(end, Some(FinishReason::Error(_)))).count();
+        assert_eq!(answers.iter().filter(|(_, end)| end.is_some()).count(), 4, "{calls}");
+        assert!(if memory { broke <= 2 } else { broke == running }, "{calls}: {answers:?}");
+        let whole: Vec<_> = answers.iter().filter(|(_, end)| *end == Some(FinishReason::Length)).collect();
+        assert!(whole.len() + broke == 4 && whole.iter().all(|(tokens, _)| tokens.len() == 12), "{calls}");
+        assert_eq!(engine.check_books(), Ok(()));
+        assert_eq!(engine.scheduler().kv().free_pages(), engine.scheduler().kv().total_pages());
+        assert!(engine.flush() && engine.next_weights());
+    }
+}
+
+/// Scores of a prompt are those of the model, whatever else is in the steps and however few rows they have.
+#[test]
+fn prompts_are_scored_in_steps_of_any_size() {
+    for (rows, wanted, from, answer) in
+        [(1, 1, 1, 3), (3, 1, 2, 0), (3, 2, 1, 2), (8, 3, 4, 1), (8, 8, 1, 2), (2, 8, 9, 2), (8, 2, 30, 1)]
+    {
+        let facts = crate::ExecutorFacts { max_wanted: wanted, max_sequences: 4, ..facts(10, 4, 30, rows) };
+        let limits = Limits { running: 4, ..Limits::default() };
+        let mut engine = Engine::new(Toy::new(facts, hashing(10)), limits).unwrap();
+        let prompts: [&[u32]; 3] = [&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2], &[4, 4], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 2]];
+        for (i, prompt) in prompts.iter().enumerate() {
+            let scores = crate::PromptScores { from, top: 2, listed: vec![i as u32] };
+            let prompt_scores = (i != 1).then_some(scores);
+            let most = if i == 1 { 4 } else { answer };
+            engine.submit(Request { prompt_scores, ..request(prompt, most) }).unwrap();
+        }
+        while engine.step() != Progress::Idle {
+            assert_eq!(engine.check_books(), Ok(()));
+        }
+        let (mut said, mut scored, mut ends) = (vec![Vec::new(); 3], vec![Vec::new(); 3], 0);
+        for event in engine.take_events() {
+            let at = event.request().0 as usize;
+            match event {
+                Event::Token { token, .. } => said[at].push(token.id),
+                Event::Scored { tokens, first, .. } => {
+                    assert_eq!(first, from.max(1) + scored[at].len());
+                    scored[at].extend(tokens);
+                }
+                Event::Finished { reason, .. } => {
+                    assert_eq!(reason, FinishReason::Length);
+                    ends += 1;
+                }
+                Event::Started { cached_tokens, .. } => assert!(cached_tokens < from || at == 1),
+            }
+        }
+        assert_eq!(ends, 3);
+        for (i, prompt) in prompts.iter().enumerate() {
+            assert_eq!(said[i], expected(10, prompt, if i == 1 { 4 } else { answer }), "{rows} {wanted} {from}");
+            let score =
+                |place: usize| crate::score(&hashed(10, &prompt[..place]), prompt[place], 2, &[i as u32]).unwrap();
+            let all: Vec<_> = if i == 1 { Vec::new() } else { (from..prompt.len()).map(score).collect() };
+            assert_eq!(scored[i], all, "{rows} {wanted} {from}");
+        }
+    }
+}
+
+/// A model without a cache computes everything anew, and a vocabulary that is padded is not chosen from its padding.
+#[test]
+fn without_memory_nothing_is_kept_and_padding_is_never_chosen() {
+    let bare = crate::ExecutorFacts { kv: Vec::new(), pool_pages: Vec::new(), ..facts(10, 4, 8, 8) };
+    let mut engine = Engine::new(crate::sim::Blank::new(bare), Limits::default()).unwrap();
+    for _ in 0..2 {
+        engine.submit(request(&[1, 2, 3, 4, 5], 3)).unwrap();
+        while engine.step() != Progress::Idle {}
+        let events = engine.take_events();
+        assert!(matches!(events.first(), Some(Event::Started { cached_tokens: 0, .. })), "{events:?}");
+        assert_eq!(events.len(), 5);
+    }
+    let model = || -> toy::Model { Box::new(|_| Ok((0..40).map(|id| id as f32).collect())) };
+    let limits = Limits { known_tokens: Some(35), ..Limits::default() };
+    let mut engine = Engine::new(Toy::new(facts(40, 4, 8, 8), model()), limits).unwrap();
+    engine.submit(request(&[1], 2)).unwrap();
+    assert_eq!(answers(&mut engine)[0].0, [34, 34]);
+    engine.set_known_tokens(7);
+    engine.submit(request(&[1], 2)).unwrap();
+    assert_eq!(answers(&mut engine).last().unwrap().0, [6, 6]);
+}
+
+/// Whatever ends a request, it holds nothing a call later, although nothing else is to be done.
+#[test]
+fn who_ends_alone_holds_nothing() {
+    let mut engine = Engine::new(Toy::new(facts(10, 4, 30, 8), hashing(10)), Limits::default()).unwrap();
+    engine.submit(Request { constraint: Some(Box::new(Only(4, 1))), ..request(&[1, 2, 3, 4, 5], 6) }).unwrap();
+    assert!(matches!(answers(&mut engine)[0], (_, Some(FinishReason::Error(_)))));
+    assert_eq!((engine.scheduler().running(), engine.scheduler().unfinished()), (0, 0));
+    let id = engine.submit(request(&[6, 2, 3, 4, 5], 6)).unwrap();
+    (0..3).for_each(|_| {
+        engine.step();
+    });
+    assert_eq!((engine.scheduler().running(), engine.scheduler().unfinished()), (1, 1));
+    assert!(!engine.flush() && !engine.next_weights());
+    engine.abort(id);
+    assert_eq!(engine.scheduler().running(), 0);
+    assert!(engine.flush());
+    assert_eq!((engine.scheduler().kv().cached_pages(), engine.scheduler().kv().pages().held_ids()), (0, 0));
+}

@@ -187,7 +187,7 @@ pub fn run(script: &Script) -> Result<Outcome, String> {
     let mut engine = Engine::new(sim, limits)?;
     let moods: Arc<[AtomicUsize; 2]> = Arc::default();
     if s.host_pages > 0 {
-        let link = Link { bytes_per_second: 1e6, seconds: s.link_us as f64 / 1e6 };
+        let link = Link { bytes_per_second: 1e6, seconds: s.link_us as f64 / 1e6, ahead_seconds: 0.0 };
         let inner = TimedTier::new(MemoryTier::new(s.host_pages as u64 * 8), clock, link);
         engine = engine.with_host_tier(Box::new(Flaky { inner, draw: Draw(script.seed), moods: moods.clone() }));
     }

@@ -580,3 +580,6 @@ impl Kv {
         self.host.check(self.tree.host_pages(), backups)
     }
 }
+
+#[cfg(test)]
+mod tests;

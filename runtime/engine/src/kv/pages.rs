@@ -342,6 +342,12 @@ impl Pages {
         Some(kind.tables.table(&kind.physical))
     }
 
+    /// Most tables of a kind that there have been at once.
+    #[cfg(test)]
+    pub(super) fn table_copies(&self) -> usize {
+        self.kinds.iter().map(|k| k.tables.copies.len()).max().unwrap_or(0)
+    }
+
     /// What has to happen to memory before the next step, in order.
     pub fn take_ops(&mut self, into: &mut Vec<PageOp>) {
         into.append(&mut self.ops);

@@ -71,7 +71,7 @@ impl Scheduler {
     }
 
     /// Most requests that may run: each of them may bring a row and want a token in the same step.
-    fn most_running(&self) -> usize {
+    pub fn most_running(&self) -> usize {
         let facts = &self.facts;
         self.limits.running.max(1).min(facts.max_sequences).min(facts.max_tokens).min(facts.max_wanted)
     }

@@ -181,3 +181,67 @@ fn an_output_that_breaks_the_contract_ends_its_requests_only() {
     assert_eq!(reasons, ["E0305", "E0306", "Stop(9)"]);
     assert_eq!(s.kv().free_pages(), s.kv().total_pages());
 }
+
+#[test]
+fn the_shortest_context_is_two_tokens_and_steps_are_counted() {
+    let limits = |context| Limits { context_tokens: Some(context), ..Limits::default() };
+    assert!(Scheduler::new(facts(100, 4, 8, 6), limits(1)).is_err_and(|e| e.starts_with("E0304")));
+    let mut scheduler = Scheduler::new(facts(100, 4, 8, 6), limits(2)).unwrap();
+    scheduler.submit(request(1, 1)).unwrap();
+    assert_eq!(steps(&mut scheduler, 5).len(), 1);
+    assert_eq!(scheduler.counts(), Counts { steps: 1, rows: 1, ..Counts::default() });
+    // Without a cache there are as many ids as positions.
+    let bare = ExecutorFacts { kv: Vec::new(), pool_pages: Vec::new(), ..facts(100, 4, 8, 6) };
+    assert_eq!(Scheduler::new(bare, limits(24)).unwrap().kv().total_pages(), 24);
+}
+
+/// What an executor hands back may say anything; nothing of it is in the next step.
+#[test]
+fn a_used_step_leaves_nothing_to_the_next() {
+    let mut scheduler = scheduler(1);
+    scheduler.submit(request(3, 2)).unwrap();
+    let (step, shares) = scheduler.plan().unwrap();
+    let shown = show(&step);
+    scheduler.absorb(&shares, &mut answer(&step, 5), &mut Vec::new());
+    scheduler.recycle(step.clone());
+    let (next, _) = scheduler.plan().unwrap();
+    assert_eq!((shown.as_str(), show(&next).as_str()), ("[0, 1, 2] at 0 in [1] ?", "[5] at 3 in [1] ?"));
+    assert_eq!((next.tokens.len(), next.sequences.len(), next.wanted.len(), next.translation.len()), (1, 1, 1, 2));
+}
+
+/// Only what has the same prompt, the same namespace and no scores of its own is forked.
+#[test]
+fn twins_are_forked_and_others_are_not() {
+    let mut scheduler = Scheduler::new(facts(100, 4, 40, 60), Limits { running: 4, ..Limits::default() }).unwrap();
+    let other = Request { prompt: vec![8; 9], ..request(9, 2) };
+    let salt = Some("s".into());
+    let salted = Request { namespace: crate::Namespace { adapter: None, salt }, ..request(9, 2) };
+    let scored = Request { prompt_scores: Some(crate::PromptScores::default()), ..request(9, 2) };
+    scheduler.submit_all(vec![request(9, 2), other, salted, scored]).unwrap();
+    assert_eq!(scheduler.unfinished(), 4);
+    let (step, shares) = scheduler.plan().unwrap();
+    assert_eq!((step.sequences.len(), step.wanted.len()), (4, 4));
+    assert_eq!(scheduler.unfinished(), 4);
+    scheduler.abandon_steps();
+    drop(shares);
+    let mut scheduler = Scheduler::new(facts(100, 4, 40, 60), Limits { running: 4, ..Limits::default() }).unwrap();
+    scheduler.submit_all(vec![request(9, 2), request(9, 2), request(9, 2)]).unwrap();
+    steps(&mut scheduler, 5);
+    assert_eq!(scheduler.counts().forked, 2);
+}
+
+/// A token that no vocabulary has ends its request.
+#[test]
+fn the_first_id_behind_the_vocabulary_is_no_token() {
+    for (token, is_one) in [(99, true), (100, false)] {
+        let mut scheduler = scheduler(1);
+        scheduler.submit(request(3, 2)).unwrap();
+        let (step, shares) = scheduler.plan().unwrap();
+        let mut events = Vec::new();
+        scheduler.absorb(&shares, &mut answer(&step, token), &mut events);
+        let ended = events.iter().any(
+            |e| matches!(e, Event::Finished { reason: FinishReason::Error(text), .. } if text.starts_with("E0306")),
+        );
+        assert_eq!(ended, !is_one, "{events:?}");
+    }
+}

@@ -55,7 +55,7 @@ fn an_answer_that_is_due_later_is_not_there_yet() {
 #[test]
 fn copies_wait_for_their_link() {
     let clock = Clock::default();
-    let link = Link { bytes_per_second: 1e3, seconds: 0.5 };
+    let link = Link { bytes_per_second: 1e3, seconds: 0.5, ahead_seconds: 0.0 };
     let mut tier = TimedTier::new(MemoryTier::new(100), clock.clone(), link);
     let bytes = [7; 500];
     assert_eq!(tier.write(1, 0, &bytes), Ok(Transfer::Later));
@@ -71,4 +71,23 @@ fn copies_wait_for_their_link() {
     assert_eq!((tier.read(1, 0, &mut out), out.as_slice()), (Ok(Transfer::Done), &bytes[..]));
     tier.forget(1);
     assert!(matches!(tier.read(1, 0, &mut out), Err(TierError(_))));
+}
+
+#[test]
+fn copies_are_ahead_of_their_link_and_not_far() {
+    let clock = Clock::default();
+    let link = Link { bytes_per_second: 1e3, seconds: 0.5, ahead_seconds: 1.0 };
+    let mut tier = TimedTier::new(MemoryTier::new(2000), clock.clone(), link);
+    let bytes = [7; 500];
+    assert_eq!(tier.write(1, 0, &bytes), Ok(Transfer::Done));
+    assert_eq!(tier.write(1, 1, &bytes), Ok(Transfer::Later));
+    clock.advance_by(1_000_000_000);
+    assert_eq!(tier.write(1, 1, &bytes), Ok(Transfer::Done));
+    // What is on its way out is not read before it is there, however free the way back is.
+    let mut out = Vec::new();
+    assert_eq!(tier.read(1, 1, &mut out), Ok(Transfer::Later));
+    clock.advance_by(999_999_999);
+    assert_eq!(tier.read(1, 1, &mut out), Ok(Transfer::Later));
+    clock.advance_by(1);
+    assert_eq!((tier.read(1, 1, &mut out), out.as_slice()), (Ok(Transfer::Done), &bytes[..]));
 }

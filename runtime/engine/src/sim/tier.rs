@@ -11,6 +11,8 @@ pub struct Link {
     pub bytes_per_second: f64,
     /// What every copy takes besides.
     pub seconds: f64,
+    /// How far copies to the host may be ahead of the link: so much of them waits where it costs nobody anything.
+    pub ahead_seconds: f64,
 }
 
 /// Another tier behind a link.
@@ -21,14 +23,25 @@ pub struct TimedTier<T> {
     link: Link,
     /// Reads under way: the bytes, and when they are there.
     reads: HashMap<(HostPage, usize), (Vec<u8>, u64)>,
+    /// The copy to the host that has to wait, and when it may go.
     writing: Option<(HostPage, usize, u64)>,
+    /// When the last layer of a page is on the host.
+    written: HashMap<HostPage, u64>,
     free_at_ns: [u64; 2],
 }
 
 impl<T: HostTier> TimedTier<T> {
     /// `inner` behind a link.
     pub fn new(inner: T, clock: Clock, link: Link) -> Self {
-        TimedTier { inner, clock, link, reads: HashMap::new(), writing: None, free_at_ns: [0; 2] }
+        TimedTier {
+            inner,
+            clock,
+            link,
+            reads: HashMap::new(),
+            writing: None,
+            written: HashMap::new(),
+            free_at_ns: [0; 2],
+        }
     }
 
     /// When a copy of so many bytes that starts now is done; `way` is 0 to the host and 1 back.
@@ -43,7 +56,8 @@ impl<T: HostTier> TimedTier<T> {
         if !self.reads.contains_key(&(page, layer)) {
             let mut bytes = Vec::new();
             self.inner.read(page, layer, &mut bytes)?;
-            let at = self.done_at(1, bytes.len());
+            let written = self.written.get(&page).copied().unwrap_or(0);
+            let at = self.done_at(1, bytes.len()).max(written);
             self.reads.insert((page, layer), (bytes, at));
         }
         Ok(())
@@ -60,11 +74,12 @@ impl<T: HostTier> HostTier for TimedTier<T> {
             Some((p, l, at)) if (p, l) == (page, layer) => at,
             _ => self.done_at(0, bytes.len()),
         };
-        if at > self.clock.now_ns() {
+        if at > self.clock.now_ns() + (self.link.ahead_seconds * 1e9) as u64 {
             self.writing = Some((page, layer, at));
             return Ok(Transfer::Later);
         }
         self.writing = None;
+        self.written.insert(page, at);
         self.inner.write(page, layer, bytes)
     }
 
@@ -92,6 +107,7 @@ impl<T: HostTier> HostTier for TimedTier<T> {
 
     fn forget(&mut self, page: HostPage) {
         self.reads.retain(|(p, _), _| *p != page);
+        self.written.remove(&page);
         if self.writing.is_some_and(|(p, ..)| p == page) {
             self.writing = None;
         }

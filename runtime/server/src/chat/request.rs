@@ -43,6 +43,8 @@ pub(crate) fn turn_request(app: &App, fields: Fields<'_>) -> Result<TurnRequest,
     let input_ids = input_ids.transpose()?;
     let messages = if input_ids.is_some() { Vec::new() } else { messages::messages(fields)? };
     let names = FieldNames { prompt: if input_ids.is_some() { "input_ids" } else { names.prompt }, ..names };
+    let mut names = names;
+    let format = format(fields, &mut names)?;
     let tools = tools(fields)?;
     let (reasoning_effort, variables) = reasoning(app, fields, tools.is_empty())?;
     Ok(TurnRequest {
@@ -55,7 +57,7 @@ pub(crate) fn turn_request(app: &App, fields: Fields<'_>) -> Result<TurnRequest,
         reasoning_effort,
         add_generation_prompt: add_generation_prompt(fields, &variables)?,
         variables,
-        format: format(fields)?,
+        format,
         choices: params::choices(fields)?,
         ..TurnRequest::new(messages, params, names)
     })

@@ -111,9 +111,8 @@ fn whole_choice(app: &App, style: Style, index: usize, choice: Collected, text: 
     message.insert("role".into(), json!("assistant"));
     message.insert("content".into(), text_or_null(content));
     message.insert("reasoning_content".into(), text_or_null(reasoning));
-    let calls = choice.finish.as_ref().map_or(&[][..], |finish| &finish.calls);
-    if !calls.is_empty() {
-        let calls = calls.iter().enumerate().map(|(i, call)| {
+    if !choice.calls.is_empty() {
+        let calls = choice.calls.iter().enumerate().map(|(i, call)| {
             let function = json!({"name": call.name, "arguments": call.arguments});
             json!({"id": ids::name("call_"), "index": i, "type": "function", "function": function})
         });

@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::check_schema;
 use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, never, refuse};
+use crate::parts::optional_word;
 use crate::turn::{FieldNames, Format, TurnRequest};
 use serde_json::{Map, Value};
 use text::grammar::GrammarSpec;
@@ -42,7 +43,10 @@ pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<
         return Err(missing("max_tokens"));
     }
     fields.number("temperature", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?;
-    fields.object("metadata")?;
+    if let Some(metadata) = fields.object("metadata")? {
+        optional_word(Fields(metadata), "metadata", "user_id")?;
+    }
+    fields.only_strings(NAMES.stop)?;
     let params = params::params(app, fields, NAMES)?;
     let (messages, continues) = blocks::messages(fields)?;
     let (tools, places) = tools::tools(fields)?;
@@ -51,7 +55,8 @@ pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<
     let shown = thinking::thinking(app, fields, !tools.is_empty(), params.max_tokens, &mut variables)?;
     let config = fields.object("output_config")?;
     let effort = effort("output_config.effort", config.and_then(|config| Fields(config).get("effort")))?;
-    let names = FieldNames { format: FORMAT, function: "", parameters: "input_schema", ..FieldNames::default() };
+    let (at, format) = format(fields, config)?;
+    let names = FieldNames { format: at, function: "", parameters: "input_schema", ..FieldNames::default() };
     let turn = TurnRequest {
         continues,
         tools,
@@ -59,17 +64,17 @@ pub(super) fn asked(app: &App, fields: Fields<'_>, only_counts: bool) -> Result<
         parallel_tool_calls,
         reasoning_effort: effort,
         variables,
-        format: format(fields, config)?,
+        format,
         ..TurnRequest::new(messages, params, names)
     };
     Ok(Asked { turn, places, shown, stream: fields.boolean("stream")?.unwrap_or(false) })
 }
 
-/// What the answer must look like; clients of earlier versions say it in a field of its own.
-fn format(fields: Fields<'_>, config: Option<&Map<String, Value>>) -> Result<Format, ApiError> {
+/// What the answer must look like, and the field that says it; clients of earlier versions say it in one of its own.
+fn format(fields: Fields<'_>, config: Option<&Map<String, Value>>) -> Result<(&'static str, Format), ApiError> {
     let (new, old) = (config.and_then(|config| Fields(config).get("format")), fields.get("output_format"));
     let (at, value) = match (new, old) {
-        (None, None) => return Ok(Format::Text),
+        (None, None) => return Ok((FORMAT, Format::Text)),
         (Some(value), None) => (FORMAT, value),
         (None, Some(value)) => ("output_format", value),
         (Some(_), Some(_)) => {
@@ -88,7 +93,7 @@ fn format(fields: Fields<'_>, config: Option<&Map<String, Value>>) -> Result<For
     let schema = Fields(format).get("schema").ok_or_else(|| missing(&at_schema))?;
     check_schema(&at_schema, schema)?;
     // This protocol promises the schema, so that what cannot be held is refused.
-    Ok(Format::Held(GrammarSpec::JsonSchema { schema: schema.clone(), strict: true }))
+    Ok((at, Format::Held(GrammarSpec::JsonSchema { schema: schema.clone(), strict: true })))
 }
 
 /// Whether edits only choose which reasoning of earlier turns is kept, about which the chat template decides.

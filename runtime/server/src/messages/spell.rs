@@ -14,7 +14,14 @@ use serde_json::{Value, json};
 enum Block {
     Thinking(String),
     Text(String),
-    Call { index: usize, id: String, name: String, json: String, is_closed: bool },
+    /// `json` is what has come of its arguments, `whole` all of them where it is complete.
+    Call {
+        index: usize,
+        id: String,
+        name: String,
+        json: String,
+        whole: Option<String>,
+    },
 }
 
 /// The answer on its way.
@@ -45,7 +52,7 @@ impl Blocks {
         self.close();
         let finish = self.finish.as_ref();
         let (reason, sequence) = stop(finish)?;
-        let blocks: Vec<String> = self.closed.iter().filter_map(|block| block.json(self.shown, finish)).collect();
+        let blocks: Vec<String> = self.closed.iter().map(|block| block.json(self.shown)).collect();
         // Arguments are put in as they are written, since numbers of any size are to stay what they are.
         Ok(format!(
             "{{\"id\":{},\"type\":\"message\",\"role\":\"assistant\",\"model\":{},\"content\":[{}],\"stop_reason\":{},\"stop_sequence\":{},\"usage\":{}}}",
@@ -135,15 +142,14 @@ impl Blocks {
             TurnEvent::Reasoning(text) => self.reasoning(&text),
             TurnEvent::Content(text) => self.content(&text),
             TurnEvent::CallOpened { index, name } => {
-                let (id, json, is_closed) = (ids::name("toolu_"), String::new(), false);
-                self.open(Block::Call { index, id, name, json, is_closed });
+                self.open(Block::Call { index, id: ids::name("toolu_"), name, json: String::new(), whole: None });
             }
             TurnEvent::CallArguments { index, json } => self.arguments(index, &json),
-            TurnEvent::CallClosed { index: call } => {
-                if let Some(Block::Call { index, is_closed, .. }) = &mut self.open
+            TurnEvent::CallClosed { index: call, arguments } => {
+                if let Some(Block::Call { index, whole, .. }) = &mut self.open
                     && *index == call
                 {
-                    *is_closed = true;
+                    *whole = Some(arguments);
                     self.close();
                 }
             }
@@ -173,24 +179,46 @@ impl Block {
         }
     }
 
-    /// The JSON of the complete block; none of a call that was cut off.
-    fn json(&self, shown: Shown, finish: Option<&Finish>) -> Option<String> {
+    /// The JSON of the block. This protocol gives arguments as an object, so a call that was cut off has those that are complete.
+    fn json(&self, shown: Shown) -> String {
         match self {
             Block::Thinking(text) => {
                 let seen = if shown == Shown::Text { text.as_str() } else { "" };
                 let signature = thinking::signature(text, shown);
-                Some(json!({"type": "thinking", "thinking": seen, "signature": signature}).to_string())
+                json!({"type": "thinking", "thinking": seen, "signature": signature}).to_string()
             }
-            Block::Text(text) => Some(json!({"type": "text", "text": text}).to_string()),
-            Block::Call { is_closed: false, .. } => None,
-            Block::Call { index, id, name, json, .. } => {
-                // At the end an argument that was written twice is there once.
-                let arguments = finish.and_then(|finish| finish.calls.get(*index)).map_or(json, |call| &call.arguments);
+            Block::Text(text) => json!({"type": "text", "text": text}).to_string(),
+            Block::Call { id, name, json, whole, .. } => {
+                let input = whole.clone().unwrap_or_else(|| complete_members(json));
                 let (id, name) = (json!(id), json!(name));
-                Some(format!("{{\"type\":\"tool_use\",\"id\":{id},\"name\":{name},\"input\":{arguments}}}"))
+                format!("{{\"type\":\"tool_use\",\"id\":{id},\"name\":{name},\"input\":{input}}}")
             }
         }
     }
+}
+
+/// The object that the beginning of an object's text tells of: its complete members. What has come of one that is no text is
+/// all of it.
+fn complete_members(json: &str) -> String {
+    let closed = format!("{json}}}");
+    if serde_json::from_str::<Value>(&closed).is_ok() {
+        return closed;
+    }
+    let (mut depth, mut in_text, mut is_escaped, mut end) = (0usize, false, false, 1);
+    for (at, byte) in json.bytes().enumerate() {
+        if in_text {
+            (in_text, is_escaped) = (byte != b'"' || is_escaped, byte == b'\\' && !is_escaped);
+            continue;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => end = at,
+            _ => {}
+        }
+    }
+    json.get(..end).map_or_else(|| "{}".to_owned(), |members| format!("{members}}}"))
 }
 
 impl Spell for Blocks {

@@ -50,7 +50,7 @@ pub(super) fn thinking(
         }
         other => return Err(wrong_type("thinking.type", &json!(other), "`enabled`, `adaptive` or `disabled`")),
     }
-    if let Some(budget) = budget(map, max_tokens)? {
+    if let Some(budget) = budget(app, map, max_tokens)? {
         variables.insert("thinking_budget".into(), budget);
     }
     match map.get("display") {
@@ -61,14 +61,19 @@ pub(super) fn thinking(
     }
 }
 
+/// Fewest tokens that the protocol lets a model think for, where the context has room for more.
+const LEAST_BUDGET: usize = 1024;
+
 /// How many tokens the model should think for, less than the whole answer may have.
-fn budget(map: Fields<'_>, max_tokens: Option<usize>) -> Result<Option<Value>, ApiError> {
+fn budget(app: &App, map: Fields<'_>, max_tokens: Option<usize>) -> Result<Option<Value>, ApiError> {
     let at = "thinking.budget_tokens";
     let Some(value) = map.get("budget_tokens") else { return Ok(None) };
-    let budget = value.as_u64().filter(|budget| *budget > 0);
-    let budget = budget.ok_or_else(|| wrong_type(at, value, "a whole number of at least 1"))?;
+    let least = if app.service.limit_tokens() > LEAST_BUDGET { LEAST_BUDGET } else { 1 };
+    let budget = value.as_u64().map(|budget| usize::try_from(budget).unwrap_or(usize::MAX));
+    let budget = budget.filter(|budget| *budget >= least);
+    let budget = budget.ok_or_else(|| wrong_type(at, value, &format!("a whole number of at least {least}")))?;
     match max_tokens {
-        Some(most) if usize::try_from(budget).map_or(true, |budget| budget >= most) => {
+        Some(most) if budget >= most => {
             let message = format!("`{at}` is {budget} and `max_tokens` {most}, which must be more; lower the budget");
             Err(ApiError::field(at, "invalid_value", message))
         }

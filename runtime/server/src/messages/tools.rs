@@ -1,14 +1,19 @@
 //! Tools, and which of them are to be called.
 
 use crate::chat::Tools;
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::fields::{Fields, missing, wrong_type};
 use crate::parts::{self, word};
 use crate::turn::{Tool, ToolChoice};
 use serde_json::json;
 
+/// Tools that the other server runs itself and answers from: none of them is the client's, so nobody waits for its call.
+/// A date or the like may follow.
+const SERVER_RUN: [&str; 5] =
+    ["web_search", "web_fetch", "code_execution", "tool_search_tool_regex", "tool_search_tool_bm25"];
+
 /// The tools that the model is shown, and where they stand in the request. Those that another server would run itself,
-/// which their type says, are skipped.
+/// which their type says, are skipped; those that a client runs and that only their type describes cannot be shown.
 pub(super) fn tools(fields: Fields<'_>) -> Result<(Vec<Tool>, Vec<usize>), ApiError> {
     let (mut tools, mut places) = (Tools::default(), Vec::new());
     for (i, value) in fields.list("tools")?.into_iter().flatten().enumerate() {
@@ -16,12 +21,26 @@ pub(super) fn tools(fields: Fields<'_>) -> Result<(Vec<Tool>, Vec<usize>), ApiEr
         let map = value.as_object().map(Fields).ok_or_else(|| wrong_type(&at, value, "an object"))?;
         match parts::optional_word(map, &at, "type")? {
             None | Some("custom") => {}
-            Some(_) => continue,
+            Some(kind) if is_server_run(kind) => continue,
+            Some(kind) => return Err(unknown(kind, &at)),
         }
         tools.add(tool(map, &at)?, &at)?;
         places.push(i);
     }
     Ok((tools.into_list(), places))
+}
+
+fn is_server_run(kind: &str) -> bool {
+    SERVER_RUN.iter().any(|name| kind.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
+}
+
+/// A tool that the client would run, described by its type alone: the model was not taught it, and must not miss it unseen.
+fn unknown(kind: &str, at: &str) -> ApiError {
+    let (at, kind) = (format!("{at}.type"), brief(&json!(kind)));
+    let message = format!(
+        "`{at}` is {kind}, which this model was not taught; declare the tool with `name`, `description` and `input_schema`, and without `type`"
+    );
+    ApiError::field(at, "unsupported_tool", message)
 }
 
 fn tool(map: Fields<'_>, at: &str) -> Result<Tool, ApiError> {

@@ -1,13 +1,14 @@
 //! Arguments of a call while they come: the JSON text as it was written, and the text inside that a free-text tool is for.
 
 use serde_json::Value;
-use std::collections::HashMap;
 
 /// Arguments of one call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     /// The JSON text so far.
     json: String,
+    /// That of the complete object.
+    whole: Option<String>,
     /// How far the only text inside has been read, in bytes of the JSON.
     read: usize,
     /// That text so far.
@@ -25,26 +26,14 @@ impl Arguments {
         &self.json
     }
 
-    /// The JSON text of the complete object. An argument that was written twice counts once, where it stood first, with its
-    /// last value.
-    pub fn last_values(&self) -> String {
-        let Some(pairs) = pairs(&self.json) else { return self.json.clone() };
-        let mut kept: Vec<(&str, &str)> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new();
-        for (key, value) in &pairs {
-            match places.get(&**key).and_then(|at| kept.get_mut(*at)) {
-                Some(place) => place.1 = value,
-                None => {
-                    places.insert(key, kept.len());
-                    kept.push((key, value));
-                }
-            }
-        }
-        if kept.len() == pairs.len() {
-            return self.json.clone();
-        }
-        let kept: Vec<String> = kept.iter().map(|(key, value)| format!("{key}:{value}")).collect();
-        format!("{{{}}}", kept.join(","))
+    /// The call is complete, and these are all its arguments.
+    pub fn finish(&mut self, whole: String) {
+        self.whole = Some(whole);
+    }
+
+    /// The JSON text of the complete object, in which an argument that was written twice is there once.
+    pub fn whole(&self) -> &str {
+        self.whole.as_deref().unwrap_or(&self.json)
     }
 
     /// The text of a free-text tool as far as it goes.
@@ -73,7 +62,7 @@ impl Arguments {
 
     /// The complete object's only argument, if it is a text under this name.
     pub fn only_text(&self, key: &str) -> Option<String> {
-        match serde_json::from_str(&self.last_values()).ok()? {
+        match serde_json::from_str(self.whole()).ok()? {
             Value::Object(mut map) if map.len() == 1 => match map.remove(key)? {
                 Value::String(text) => Some(text),
                 _ => None,
@@ -101,62 +90,12 @@ fn character(rest: &str) -> Option<(char, usize)> {
     }
 }
 
-/// Keys and values of a JSON object's text, as they are spelt; `None` if it is not complete.
-fn pairs(json: &str) -> Option<Vec<(&str, &str)>> {
-    let inner = json.trim().strip_prefix('{')?.strip_suffix('}')?;
-    let (mut pairs, mut depth, mut is_text, mut is_escaped) = (Vec::new(), 0_usize, false, false);
-    let (mut begin, mut colon) = (0, None);
-    for (at, byte) in inner.bytes().enumerate() {
-        if is_text {
-            (is_text, is_escaped) = (byte != b'"' || is_escaped, byte == b'\\' && !is_escaped);
-            continue;
-        }
-        match byte {
-            b'"' => is_text = true,
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.checked_sub(1)?,
-            b':' if depth == 0 && colon.is_none() => colon = Some(at),
-            b',' if depth == 0 => {
-                pairs.push(pair(inner, begin, colon.take()?, at)?);
-                begin = at + 1;
-            }
-            _ => {}
-        }
-    }
-    if is_text || depth > 0 {
-        return None;
-    }
-    match colon {
-        Some(colon) => pairs.push(pair(inner, begin, colon, inner.len())?),
-        None if pairs.is_empty() && inner.trim().is_empty() => {}
-        None => return None,
-    }
-    Some(pairs)
-}
-
-fn pair(inner: &str, begin: usize, colon: usize, end: usize) -> Option<(&str, &str)> {
-    Some((inner.get(begin..colon)?.trim(), inner.get(colon + 1..end)?.trim()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn arguments(json: &str) -> Arguments {
         Arguments { json: json.into(), ..Arguments::default() }
-    }
-
-    #[test]
-    fn the_last_of_each_counts() {
-        for (json, kept) in [
-            ("{}", "{}"),
-            (r#"{"a":1,"b":2}"#, r#"{"a":1,"b":2}"#),
-            (r#"{"a":1,"b":[1,{"a":2}],"a":"x,\"}"}"#, r#"{"a":"x,\"}","b":[1,{"a":2}]}"#),
-            (r#"{"a":123456789012345678901234567890,"a":3.0}"#, r#"{"a":3.0}"#),
-            (r#"{"a":1,"a":"#, r#"{"a":1,"a":"#),
-        ] {
-            assert_eq!(arguments(json).last_values(), kept);
-        }
     }
 
     #[test]
@@ -179,5 +118,8 @@ mod tests {
         assert_eq!((other.new_text("input"), other.only_text("input")), (String::new(), None));
         assert_eq!(arguments(r#"{"input":1}"#).only_text("input"), None);
         assert_eq!(arguments(r#"{"input":"a","more":1}"#).only_text("input"), None);
+        let mut twice = arguments(r#"{"input":"a","input":"b"}"#);
+        twice.finish(r#"{"input":"b"}"#.to_owned());
+        assert_eq!((twice.whole(), twice.only_text("input").as_deref()), (r#"{"input":"b"}"#, Some("b")));
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn text_part(text: &str, logprobs: &[Value]) -> Value {
 impl Call {
     /// The arguments as they stand in the item: whole, or as far as they go.
     pub fn final_json(&self, status: Status) -> String {
-        if status == Status::Completed { self.arguments.last_values() } else { self.arguments.json().to_owned() }
+        if status == Status::Completed { self.arguments.whole() } else { self.arguments.json() }.to_owned()
     }
 
     /// The text of a free-text tool, likewise.

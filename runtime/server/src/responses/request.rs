@@ -23,6 +23,7 @@ const NAMES: FieldNames = FieldNames {
     prompt: "input",
     max_tokens: "max_output_tokens",
     format: "text.format",
+    within: "",
     function: "",
     parameters: "parameters",
 };
@@ -101,7 +102,8 @@ impl Asked {
         let (encrypted, top) = included(fields)?;
         params.sampling.logprobs = top;
         let truncates = truncates(fields)?;
-        let (format, text) = answer_format(fields)?;
+        let mut names = NAMES;
+        let (format, text) = answer_format(fields, &mut names)?;
         let head = Head { app, fields, id: &id, store, background };
         let head = head.object(&params, &reasoning, &declared, text, top)?;
         let shape = Shape { summary: !reasoning.summary.is_null(), encrypted, origins: declared.origins.clone() };
@@ -118,7 +120,7 @@ impl Asked {
             reasoning_effort: reasoning.effort,
             variables,
             format,
-            ..TurnRequest::new(messages, params, NAMES)
+            ..TurnRequest::new(messages, params, names)
         };
         let stream = params::stream_options(fields)?.stream;
         Ok(Asked { turn, truncates, stream, background, store, input, previous, shape, head, declared })
@@ -262,7 +264,7 @@ fn truncates(fields: Fields<'_>) -> Result<bool, ApiError> {
 }
 
 /// What the answer must look like, and what the response says of it.
-fn answer_format(fields: Fields<'_>) -> Result<(Format, Value), ApiError> {
+fn answer_format(fields: Fields<'_>, names: &mut FieldNames) -> Result<(Format, Value), ApiError> {
     let mut said = fields.object("text")?.cloned().unwrap_or_default();
     said.retain(|_, value| !value.is_null());
     let held = match said.get("format") {
@@ -284,7 +286,7 @@ fn answer_format(fields: Fields<'_>) -> Result<(Format, Value), ApiError> {
         Some(other) => return Err(wrong_type("text.verbosity", other, "`low`, `medium` or `high`")),
     }
     said.entry("format").or_insert_with(|| json!({"type": "text"}));
-    let extension = format::format(fields)?;
+    let extension = format::format(fields, names)?;
     let format = match (held, extension) {
         (None, extension) => extension,
         (Some(spec), Format::Text) => Format::Held(spec),

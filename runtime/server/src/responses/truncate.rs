@@ -41,7 +41,7 @@ async fn fits(app: &Arc<App>, request: &TurnRequest) -> Result<bool, ApiError> {
     let answer_tokens = request.params.max_tokens.unwrap_or(1).max(1);
     match Turn::ids(app, request.clone()).await {
         Ok(ids) => Ok(ids.len().saturating_add(answer_tokens) <= app.service.limit_tokens()),
-        Err(error) if error.code == "context_length_exceeded" => Ok(false),
+        Err(error) if matches!(error.code, "context_length_exceeded" | "request_too_large") => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -127,8 +127,9 @@ impl Weave {
                 }
                 TurnEvent::CallOpened { index, name } => self.call(index, &name),
                 TurnEvent::CallArguments { index, json } => self.arguments(index, &json),
-                TurnEvent::CallClosed { index } => {
-                    if self.open_call(index).is_some() {
+                TurnEvent::CallClosed { index, arguments } => {
+                    if let Some((_, call)) = self.open_call(index) {
+                        call.arguments.finish(arguments);
                         self.close(Status::Completed);
                     }
                 }
@@ -352,7 +353,9 @@ impl Spell for Weave {
     }
 
     fn failed(&mut self, error: &ApiError, usage: Usage) -> Vec<Frame> {
-        self.failure = Some(Failure { code: "server_error", message: error.message.clone() });
+        // The words of this protocol for who is at fault.
+        let code = if error.status.is_client_error() { "invalid_prompt" } else { "server_error" };
+        self.failure = Some(Failure { code, message: error.message.clone() });
         self.finish(usage);
         self.frames()
     }
@@ -402,7 +405,7 @@ mod tests {
             let mut weave = Weave::new(app(""), head, Shape::default(), true, false);
             Spell::begin(&mut weave, Usage::default());
             assert!(!is_early || weave.making().cancel());
-            let finish = Finish { word: FinishWord::Stop, matched: None, calls: Vec::new() };
+            let finish = Finish { word: FinishWord::Stop, matched: None };
             let events = vec![TurnEvent::Content("a".into()), TurnEvent::Finished(finish)];
             weave.step(Step { events, ..Step::default() }, Usage::default());
             weave.end(Usage::default());

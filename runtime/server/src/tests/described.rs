@@ -1,5 +1,4 @@
 //! What is answered is what `openapi.json` says, to the last key: whole answers, events, errors; and requests are described.
-//! Only what operators read about model and server, and `meta_info` of `/generate`, may have more.
 
 use super::weave::{RESPONSES, ask, events, function};
 use super::*;
@@ -111,6 +110,20 @@ async fn models_and_errors_are_as_described() {
     let events = post(&app, "/generate", with(scored, json!({"stream": true, "stream_output": true}))).await.events();
     assert!(events.len() > 2);
     events[..events.len() - 1].iter().for_each(|event| check(&native, &serde_json::from_str(event).unwrap()));
+    check(&schema("GenerateAnswers"), &post(&app, "/generate", json!({"text": ["A"]})).await.json());
+    for (name, paths) in [
+        ("Health", &["/health", "/ping", "/ready"][..]),
+        ("TokenHealth", &["/health_generate"]),
+        ("ModelInfo", &["/model_info", "/get_model_info"]),
+        ("ServerInfo", &["/server_info", "/get_server_info"]),
+        ("Description", &["/openapi.json"]),
+    ] {
+        for path in paths {
+            check(&schema(name), &get(&app, path).await.json());
+        }
+    }
+    let admin = Request::post("/flush_cache").header("x-api-key", "admin").body(Body::empty()).unwrap();
+    check(&schema("Flushed"), &send(&app, admin).await.json());
     let (error, own) = (schema("Error"), schema("MessagesError"));
     // Neither a name that is no text nor one as long as a body comes back as something else.
     for path in ["/v1/responses/%FF", "/v1/models/%FF", "/v1/responses/%FF/input_items"] {
@@ -204,4 +217,27 @@ fn what_requests_may_say_is_described() {
         }
         assert!(count > 15, "{name}: {count} fields found");
     }
+}
+
+/// Whatever is answered in JSON has a schema of its own that admits no key besides.
+#[test]
+fn no_answer_is_left_open() {
+    let schemas = &DESCRIBED["components"]["schemas"];
+    let open = |schema: &Value| schema["type"] == "object" && schema.get("additionalProperties").is_none();
+    let mut count = 0;
+    for (path, operations) in DESCRIBED["paths"].as_object().unwrap() {
+        for response in
+            operations.as_object().unwrap().values().flat_map(|one| one["responses"].as_object().unwrap().values())
+        {
+            let Some(schema) = response["content"].get("application/json").map(|json| &json["schema"]) else {
+                continue;
+            };
+            let name =
+                schema["$ref"].as_str().and_then(|at| at.strip_prefix("#/components/schemas/")).unwrap_or_default();
+            let named = schemas.get(name).unwrap_or_else(|| panic!("{path}: {schema}"));
+            assert!(!open(named) && named != &json!({}), "{path} may answer anything: {name}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
 }

@@ -56,7 +56,9 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"top_k": 0}), "top_k", "invalid_value"),
         (json!({"top_k": -2}), "top_k", "invalid_value"),
         (json!({"top_k": 1.5}), "top_k", "invalid_type"),
-        (json!({"seed": 1e30}), "seed", "invalid_type"),
+        (json!({"seed": 1e30}), "seed", "invalid_value"),
+        (json!({"seed": u64::MAX}), "seed", "invalid_value"),
+        (json!({"seed": 0.5}), "seed", "invalid_type"),
         (json!({"repetition_penalty": 0}), "repetition_penalty", "invalid_value"),
         (json!({"frequency_penalty": 3}), "frequency_penalty", "invalid_value"),
         (json!({"presence_penalty": [1]}), "presence_penalty", "invalid_type"),
@@ -87,7 +89,7 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"response_format": {"type": "xml"}}), "response_format.type", "invalid_type"),
         (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema", "missing_parameter"),
         (json!({"regex": "a", "ebnf": "root ::= \"a\""}), "ebnf", "invalid_value"),
-        (json!({"regex": "("}), "response_format", "invalid_grammar"),
+        (json!({"regex": "("}), "regex", "invalid_grammar"),
         (json!({"json_schema": "{\"type\": 5}"}), "json_schema", "invalid_schema"),
         (json!({"guided_choice": []}), "guided_choice", "invalid_value"),
         (json!({"use_beam_search": true}), "use_beam_search", "unsupported_parameter"),
@@ -281,4 +283,40 @@ async fn a_panic_in_a_handler_is_a_500() {
         crate::router::guarded(routes).oneshot(Request::get("/panic").body(Body::empty()).unwrap()).await.unwrap();
     let reply = Reply { status: response.status(), body: to_bytes(response.into_body(), 1000).await.unwrap().to_vec() };
     assert_eq!(error(&reply), expected(500, "", "internal_error"));
+}
+
+#[tokio::test]
+async fn numbers_beyond_64_bits_are_told_their_range_and_parts_what_is_read() {
+    let app = app("");
+    // One more than 64 bits hold, as a client would write it.
+    let beyond = r#"{"messages": [{"role": "user", "content": "Hi"}], "seed": 18446744073709551616}"#;
+    let message = post_bytes(&app, CHAT, beyond).await.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("from -9223372036854775808 to 9223372036854775807"), "{message}");
+    let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
+    let reply = post(&app, CHAT, json!({"messages": [{"role": "user", "content": image}]})).await.json();
+    let message = reply["error"]["message"].as_str().unwrap();
+    assert!(message.contains("only parts of type `text` or `refusal` are read here"), "{message}");
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_by_its_header() {
+    let app = app("one");
+    let ask = async |path: &str, encoding: &str| {
+        let body = with(chat_body(json!({"prompt": "A", "text": "A", "input": "A", "max_tokens": 1})), json!({}));
+        let request =
+            Request::post(path).header("content-type", "application/json").header("content-encoding", encoding);
+        send(&app, request.body(Body::from(body.to_string())).unwrap()).await
+    };
+    for path in [CHAT, TEXTS, super::weave::RESPONSES, "/generate", "/tokenize", "/abort_request"] {
+        for encoding in ["gzip", "identity, br", "DEFLATE"] {
+            let reply = ask(path, encoding).await;
+            assert_eq!(error(&reply), expected(415, "", "unsupported_encoding"), "{path}");
+            assert!(reply.json()["error"]["message"].as_str().unwrap().contains("`Content-Encoding`"));
+        }
+    }
+    let reply = ask(super::blocks::MESSAGES, "gzip").await;
+    assert_eq!((reply.status.as_u16(), &reply.json()["type"]), (415, &json!("error")));
+    for harmless in ["identity", "Identity", ""] {
+        assert_eq!(ask(TEXTS, harmless).await.status, StatusCode::OK, "{harmless:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! `/generate` and the tokenizer's routes.
 
 use super::*;
+use crate::service::Whom;
 
 #[tokio::test]
 async fn generate_answers_in_its_own_form() {
@@ -98,4 +99,69 @@ async fn texts_and_ids_turn_into_each_other() {
     }
     assert_eq!(post(&app, "/detokenize", json!({"tokens": [2048]})).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(post(&app, "/tokenize", json!({})).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn each_prompt_may_have_parameters_of_its_own_and_each_answer_its_id() {
+    let app = app("one two three");
+    let ask = async |body: Value| post(&app, "/generate", body).await;
+    let each = json!([
+        {"temperature": 0, "stop": "three"},
+        {"temperature": 0, "max_new_tokens": 1},
+        {"temperature": 0, "regex": "one( two)?", "max_new_tokens": 9},
+    ]);
+    let reply = ask(json!({"text": ["A", "B", "C"], "sampling_params": each, "rid": "mine"})).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
+    let all = reply.json();
+    let texts: Vec<&str> = all.as_array().unwrap().iter().map(|one| one["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["one two ", "one", "one two"]);
+    for (i, one) in all.as_array().unwrap().iter().enumerate() {
+        assert_eq!((&one["meta_info"]["id"], &one["index"]), (&json!(format!("mine_{i}")), &json!(i)));
+    }
+    assert_eq!(all[1]["meta_info"]["finish_reason"], json!({"type": "length", "length": 1}));
+    let body =
+        json!({"text": ["A", "B"], "sampling_params": [{"n": 2, "max_new_tokens": 1}, {"n": 2, "max_new_tokens": 2}]});
+    let several = ask(body).await.json();
+    let tokens: Vec<u64> =
+        several.as_array().unwrap().iter().map(|one| one["meta_info"]["completion_tokens"].as_u64().unwrap()).collect();
+    assert_eq!(tokens, [1, 1, 2, 2]);
+    for (body, param) in [
+        (json!({"text": ["A", "B"], "sampling_params": [{}]}), "sampling_params"),
+        (json!({"text": ["A"], "sampling_params": []}), "sampling_params"),
+        (json!({"text": "A", "sampling_params": [{}]}), "sampling_params"),
+        (json!({"text": ["A", "B"], "sampling_params": [{}, 5]}), "sampling_params[1]"),
+        (json!({"text": ["A", "B"], "sampling_params": [{}, {"top_p": 2}]}), "sampling_params[1].top_p"),
+        (json!({"text": ["A", "B"], "sampling_params": [{"n": 1}, {"n": 2}]}), "sampling_params[1].n"),
+        (json!({"text": "A", "sampling_params": 5}), "sampling_params"),
+    ] {
+        let reply = ask(body).await;
+        assert_eq!((reply.status.as_u16(), &reply.json()["error"]["param"]), (400, &json!(param)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_several_answers_is_given_up_by_its_id() {
+    let (model, permit, mut steps) = limits::waiting();
+    let app = limits::behind(model, 4, Door::default());
+    let sampling = json!({"max_new_tokens": 400, "ignore_eos": true});
+    let body = json!({"text": ["A", "B"], "rid": "mine", "sampling_params": sampling});
+    let asked = {
+        let app = app.clone();
+        tokio::spawn(async move { post(&app, "/generate", body).await.json() })
+    };
+    steps.recv().await.unwrap();
+    let mut none = std::pin::pin!(app.service.abort(Whom::Named("mine_2".into())));
+    let mut one = std::pin::pin!(app.service.abort(Whom::Named("mine_1".into())));
+    // Both are sent with the first look at them, and the engine hears them between two steps.
+    tokio::select! {
+        biased;
+        _ = &mut none => unreachable!("the engine is inside a step"),
+        _ = &mut one => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
+    }
+    drop(permit);
+    assert_eq!((none.await, one.await), (Some(0), Some(1)));
+    let all = asked.await.unwrap();
+    let ends = [0, 1].map(|i: usize| all[i]["meta_info"]["finish_reason"]["type"].clone());
+    assert_eq!(ends, ["length", "abort"]);
 }

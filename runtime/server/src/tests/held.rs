@@ -47,7 +47,8 @@ async fn a_call_is_made_when_one_is_asked_for() {
             let one = &choices[0];
             same_stream(one, streamed(&app, body.clone()).await.0.remove(0), &body);
             assert!(one.content.is_empty() && one.calls.len() <= most);
-            for (name, arguments) in &one.calls {
+            let complete_calls = one.calls.len() - usize::from(one.finish == "length" && !one.calls.is_empty());
+            for (name, arguments) in &one.calls[..complete_calls] {
                 let tool = [&point, &other].into_iter().find(|tool| tool["function"]["name"] == **name).unwrap();
                 let validator = jsonschema::validator_for(&tool["function"]["parameters"]).unwrap();
                 let arguments: Value = serde_json::from_str(arguments).unwrap();

@@ -177,6 +177,41 @@ async fn too_many_headers_are_refused_before_a_route_sees_them() {
     assert!(ask("x-1: a\r\n".into()).await.starts_with("HTTP/1.1 200"));
 }
 
+/// Head and JSON body of an answer.
+fn parted(reply: &str) -> (&str, Value) {
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    (head, serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {reply}")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_request_is_answered_in_json_and_by_name() {
+    let server = start(app("")).await;
+    let many: String = (0..150).map(|i| format!("x-{i}: a\r\n")).collect();
+    let long = format!("GET /health HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(70_000));
+    for (request, status, code) in [
+        (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), "431", "headers_too_large"),
+        (long, "431", "headers_too_large"),
+        (format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(66_000)), "4", ""),
+        ("garbage\r\n\r\n".to_owned(), "400", "malformed_request"),
+        ("GET /health HTTP/1.1\r\nhost: x\r\nno colon\r\n\r\n".to_owned(), "400", "malformed_request"),
+        (format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n"), "400", "malformed_request"),
+    ] {
+        let reply = rest(connect(&server, &request).await).await;
+        let (head, body) = parted(&reply);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+        assert!(head.contains("x-request-id: req_") && head.contains("application/json"), "{head}");
+        assert!(body["error"]["message"].as_str().unwrap().len() > 10, "{body}");
+        assert!(code.is_empty() || body["error"]["code"] == code, "{body}");
+    }
+    // Behind an answer of a route on the same connection; that one stays as it is.
+    let both = "GET /health HTTP/1.1\r\nhost: x\r\n\r\ngarbage\r\n\r\n";
+    let reply = rest(connect(&server, both).await).await;
+    let at = reply.find("HTTP/1.1 400").unwrap_or_else(|| panic!("{reply}"));
+    let (first, second) = reply.split_at(at);
+    assert_eq!(parted(first).1, json!({"status": "ok"}));
+    assert_eq!(parted(second).1["error"]["code"], "malformed_request");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_still_runs_when_time_is_up_gets_a_proper_end() {
     let (model, permit, steps) = endless();

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use text::grammar::{GrammarSpec, Lane};
 
-async fn refusal(app: &Arc<App>, path: &str, body: Value) -> (u16, String, String) {
+pub(super) async fn refusal(app: &Arc<App>, path: &str, body: Value) -> (u16, String, String) {
     let reply = post(app, path, body.clone()).await;
     let said = reply.json();
     let word = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
@@ -189,7 +189,7 @@ async fn what_others_send_to_be_compiled_does_not_hold_plain_requests_up() {
 }
 
 /// A model that waits for a permit before each token, and tells when it does.
-fn waiting() -> (engine::toy::Model, std::sync::mpsc::Sender<()>, tokio::sync::mpsc::UnboundedReceiver<()>) {
+pub(super) fn waiting() -> (engine::toy::Model, std::sync::mpsc::Sender<()>, tokio::sync::mpsc::UnboundedReceiver<()>) {
     let (permit, permits) = channel::<()>();
     let (entered, steps) = tokio::sync::mpsc::unbounded_channel();
     let model: engine::toy::Model = Box::new(move |_| {
@@ -201,7 +201,7 @@ fn waiting() -> (engine::toy::Model, std::sync::mpsc::Sender<()>, tokio::sync::m
     (model, permit, steps)
 }
 
-fn behind(model: engine::toy::Model, running: usize, door: Door) -> Arc<App> {
+pub(super) fn behind(model: engine::toy::Model, running: usize, door: Door) -> Arc<App> {
     let toy = Toy::new(facts(VOCAB, 16, 64, 64), model);
     let limits = Limits { keeps_prefixes: false, context_tokens: Some(512), running, ..Limits::default() };
     let service = Service::behind(Engine::new(toy, limits).unwrap(), door).unwrap();
@@ -263,22 +263,27 @@ async fn who_comes_during_a_stuck_step_hears_so_when_it_is_found() {
 async fn a_full_queue_is_no_sign_of_bad_health() {
     let (model, permit, mut steps) = waiting();
     let app = behind(model, 1, Door { queued: 1, ..Door::default() });
-    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
-    let running = app.service.submit(vec![request(), request()], "a".into()).await;
-    let running = match running {
-        Ok(running) => running,
-        Err(turned) => panic!("{turned:?}"),
-    };
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(20), ..engine::Request::default() };
+    let running = app.service.submit(vec![request(), request()], "a".into()).await.unwrap();
     steps.recv().await.unwrap();
     permit.send(()).unwrap();
     steps.recv().await.unwrap();
-    let reply = get(&app, "/health_generate").await;
-    assert_eq!((reply.status, reply.json()), (StatusCode::OK, json!({"status": "busy"})));
-    drop(permit);
-    drop(running);
-    while get(&app, "/health_generate").await.json()["status"] != "ok" {
-        tokio::task::yield_now().await;
+    assert_eq!(refusal(&app, TEXTS, json!({"prompt": "A"})).await.0, 429);
+    // Whoever looks whether a token can be made waits behind the others, whatever the limit of the queue.
+    let mut probe = std::pin::pin!(app.service.probe(request(), "probe".into()));
+    tokio::select! {
+        biased;
+        _ = &mut probe => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
     }
+    drop(permit);
+    let mut probe = probe.await.unwrap_or_else(|turned| panic!("{turned:?}"));
+    while probe.next().await.is_some() {}
+    drop(running);
+    let health = get(&app, "/health_generate").await;
+    assert_eq!((health.status, health.json()), (StatusCode::OK, json!({"status": "ok"})));
+    app.is_draining.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(get(&app, "/health_generate").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,6 +57,8 @@ async fn a_field_that_is_wrong_is_named() {
         (json!({"top_k": 0}), "top_k"),
         (json!({"stop_sequences": [""]}), "stop_sequences"),
         (json!({"stop_sequences": [5]}), "stop_sequences"),
+        (json!({"stop_sequences": "x"}), "stop_sequences"),
+        (json!({"metadata": {"user_id": 5}}), "metadata.user_id"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"metadata": "me"}), "metadata"),
         (json!({"system": 5}), "system"),
@@ -93,7 +95,10 @@ async fn a_field_that_is_wrong_is_named() {
         (tool(json!({"name": "f", "input_schema": {}, "strict": 1})), "tools[0].strict"),
         (json!({"tools": [f[0], f[0]]}), "tools[1].name"),
         (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
-        (json!({"tools": [{"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "any"}}), "tool_choice"),
+        (
+            json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}}),
+            "tool_choice",
+        ),
         (with_f(json!({"tool_choice": "auto"})), "tool_choice"),
         (with_f(json!({"tool_choice": {"type": "required"}})), "tool_choice.type"),
         (with_f(json!({"tool_choice": {"type": "tool"}})), "tool_choice.name"),
@@ -148,4 +153,50 @@ async fn a_schema_that_cannot_be_held_is_put_down_to_its_place() {
     let tools = json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}, strict]});
     let (status, _, message) = error(&post(&app, MESSAGES, body(tools)).await);
     assert!(status == 400 && message.contains("tools[1].input_schema"), "{message}");
+}
+
+#[tokio::test]
+async fn tools_that_a_client_runs_are_never_dropped_unseen() {
+    let app = app("<|channel|>final<|message|>one");
+    let f = json!({"name": "f", "input_schema": {"type": "object"}});
+    for kind in [
+        "bash_20250124",
+        "text_editor_20250728",
+        "computer_20250124",
+        "memory_20250818",
+        "foo_tool",
+        "web_searching",
+        "",
+        "function",
+    ] {
+        for path in [MESSAGES, "/v1/messages/count_tokens"] {
+            let reply = post(&app, path, body(json!({"tools": [f, {"type": kind, "name": "bash"}]}))).await;
+            let (status, kind_of, message) = error(&reply);
+            assert_eq!((status, kind_of.as_str()), (400, "invalid_request_error"), "{kind}: {message}");
+            assert!(message.contains("tools[1].type") && message.contains(&format!("\"{kind}\"")), "{message}");
+        }
+    }
+    // What another server runs itself is nothing that the client waits for.
+    for kind in
+        ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825", "tool_search_tool_regex_20251119"]
+    {
+        let skipped =
+            json!({"tools": [{"type": kind, "name": "x"}, {"type": "custom", "name": "f", "input_schema": {}}]});
+        let reply = post(&app, MESSAGES, body(skipped)).await;
+        assert_eq!(reply.status, StatusCode::OK, "{kind}: {}", String::from_utf8_lossy(&reply.body));
+    }
+}
+
+#[tokio::test]
+async fn a_budget_of_thinking_is_as_large_as_the_protocol_says() {
+    let toy = Toy::new(facts(VOCAB, 16, 1024, 64), Box::new(|_| Ok(certain(VOCAB, RETURN))));
+    let service =
+        Service::start(Engine::new(toy, Limits { context_tokens: Some(4096), ..Limits::default() }).unwrap()).unwrap();
+    let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
+    for (budget, status) in [(1, 400), (1023, 400), (1024, 200)] {
+        let thinking = json!({"max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": budget}});
+        let reply = post(&app, MESSAGES, body(thinking)).await;
+        assert_eq!(reply.status.as_u16(), status, "{budget}: {}", String::from_utf8_lossy(&reply.body));
+        assert!(status == 200 || error(&reply).2.contains("at least 1024"));
+    }
 }

@@ -31,19 +31,29 @@ pub(super) async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
 
 /// A stream says what the whole answer says.
 pub(super) fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
-    // A call that is cut off may have been begun in a stream, and is no call in the end.
-    let begun = stream.calls.len();
-    stream.calls.truncate(choice.calls.len());
-    assert!(begun <= choice.calls.len() + 1 && (begun == choice.calls.len() || choice.finish != "tool_calls"));
-    let read = |choice: &Choice| choice.calls.iter().map(|(_, text)| arguments(text)).collect::<Vec<_>>();
+    // A call that was cut off has as much text in both; only the last can be one, and none where tools are to be called.
+    let read = |choice: &Choice| -> Vec<Value> {
+        choice.calls.iter().map(|(_, text)| so_far(text).unwrap_or_else(|text| json!(text))).collect()
+    };
     assert_eq!(read(&stream), read(choice), "{body}");
+    let cut = choice.calls.iter().filter(|(_, text)| so_far(text).is_err()).count();
+    assert!(cut == 0 || cut == 1 && choice.finish != "tool_calls", "{choice:?}");
+    assert!(choice.calls.split_last().is_none_or(|(_, before)| before.iter().all(|(_, text)| so_far(text).is_ok())));
     // An argument that is written twice stands twice in a stream, and the later one counts.
     stream.calls = choice.calls.clone();
     assert_eq!(&stream, choice, "{body}");
 }
 
+/// Arguments as a value, or the text of those that were cut off.
+fn so_far(text: &str) -> Result<Value, &str> {
+    serde_json::from_str(text).map_err(|_| text)
+}
+
+/// Arguments as an object: of those that were cut off the complete ones.
 pub(super) fn arguments(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    let cuts = (0..=text.len()).rev().filter_map(|at| text.get(..at));
+    let mut objects = cuts.filter_map(|text| so_far(text).or_else(|_| serde_json::from_str(&format!("{text}}}"))).ok());
+    objects.next().unwrap_or_else(|| json!({}))
 }
 
 /// A chat request as one of the Messages API.
@@ -54,7 +64,7 @@ pub(super) fn as_messages(body: &Value) -> Value {
     blocks::body(json!({
         "max_tokens": body["max_tokens"].as_u64().unwrap_or(250),
         "temperature": body["temperature"],
-        "stop_sequences": body["stop"],
+        "stop_sequences": body["stop"].as_str().map(|stop| json!([stop])).unwrap_or_else(|| body["stop"].clone()),
         "tools": tools,
         "tool_choice": choice,
     }))
@@ -147,13 +157,19 @@ async fn every_limit_around_a_call_cuts_cleanly() {
     let script = call(&[("s", "a value"), ("n", "-3")]);
     let app = app(&script);
     let tokens = TEXT.tokenizer.encode(&script, false).unwrap().len();
+    let (all, mut longest) = (r#"{"s":"a value","n":-3}"#, 0);
     for limit in 1..=tokens {
+        // Just before the end all but the last bracket has come.
+        assert!(limit < tokens || longest == all.len() - 1, "{longest}");
         let body = chat_body(json!({"temperature": 0, "tools": tools(), "max_tokens": limit}));
         let (choice, usage) = agree(&app, body).await;
         // The last token closes the call and ends the answer, which goes before the limit.
         let finish = if limit == tokens { "tool_calls" } else { "length" };
         assert_eq!((choice.finish.as_str(), usage["completion_tokens"].as_u64()), (finish, Some(limit as u64)));
-        assert_eq!(choice.calls.is_empty(), limit < tokens);
+        for (_, text) in &choice.calls {
+            assert!(all.starts_with(text.as_str()) && (limit < tokens || *text == all), "{text}");
+            longest = longest.max(text.len());
+        }
     }
 }
 
@@ -167,11 +183,9 @@ async fn every_limit_around_an_answer_cuts_cleanly() {
         let (mut choices, usage) = whole(&app, chat_body(body.clone())).await;
         let choice = choices.remove(0);
         same_blocks(&choice, &usage, &blocks::told(&app, as_messages(&body)).await, &body);
-        // At a cut inside a character its beginning shows as one mark, in both forms alike.
-        let (content, reasoning) = (
-            choice.content.trim_end_matches('\u{FFFD}'),
-            choice.reasoning.trim_end_matches("<|end|>").trim_end_matches('\u{FFFD}'),
-        );
+        // A character that is cut does not show.
+        let (content, reasoning) = (choice.content.as_str(), choice.reasoning.trim_end_matches("<|end|>"));
+        assert!(!content.contains('\u{FFFD}') && !reasoning.contains('\u{FFFD}'), "{choice:?}");
         assert!(!content.contains("<|") && !reasoning.contains("<|"), "{choice:?}");
         assert!(content.starts_with(&seen.0) && reasoning.starts_with(&seen.1), "{choice:?} after {seen:?}");
         seen = (content.to_owned(), reasoning.to_owned());
@@ -202,7 +216,9 @@ async fn a_stop_string_in_a_call_ends_it_unfinished() {
         let body = chat_body(json!({"temperature": 0, "tools": tools(), "stop": stop}));
         let (choice, _) = agree(&app, body).await;
         assert_eq!((choice.finish.as_str(), &choice.matched), ("stop", &json!(stop)));
-        assert!(choice.calls.is_empty());
+        // What came before the stop string is there, and is no complete call.
+        assert!(choice.calls.iter().all(|(_, text)| so_far(text).is_err()), "{choice:?}");
+        assert_eq!(choice.calls.is_empty(), stop == "to=f");
     }
 }
 
@@ -255,7 +271,7 @@ async fn several_tokens_at_once_change_nothing() {
         let deltas = reply.events().iter().filter(|event| event.contains("reasoning_content")).count();
         assert_eq!(deltas, 1, "all of it came at once");
         let reply = burst(script, MESSAGES, with(as_messages(&body), json!({"stream": true}))).await;
-        same_blocks(&choice, &usage, &blocks::folded(&blocks::events(&reply)).0, &body);
+        same_blocks(&choice, &usage, &blocks::folded(&blocks::events(&reply)), &body);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::service::Generation;
 use engine::{Event, Request, RequestId, SampledToken};
 use std::collections::VecDeque;
+use text::response::ToolCall;
 
 /// Choices that are to be made: all are admitted, or none.
 pub(crate) struct Plan {
@@ -50,7 +51,9 @@ pub(crate) struct Collected {
     pub content: String,
     /// Pieces of both in the order in which they were written: whether it is reasoning, and how many bytes.
     pieces: Vec<(bool, usize)>,
-    /// Its end, with its calls.
+    /// Its calls in order; the last may be cut off, and has its arguments as far as they go.
+    pub calls: Vec<ToolCall>,
+    /// Its end.
     pub finish: Option<Finish>,
     pub tokens: Vec<SampledToken>,
     pub scored: Vec<SampledToken>,
@@ -94,8 +97,17 @@ impl Collected {
                 TurnEvent::Reasoning(text) => self.text(true, &text),
                 TurnEvent::Content(text) => self.text(false, &text),
                 TurnEvent::Finished(finish) => self.finish = Some(finish),
-                // The end has them complete.
-                TurnEvent::CallOpened { .. } | TurnEvent::CallArguments { .. } | TurnEvent::CallClosed { .. } => {}
+                TurnEvent::CallOpened { name, .. } => self.calls.push(ToolCall { name, arguments: String::new() }),
+                TurnEvent::CallArguments { index, json } => {
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.arguments.push_str(&json);
+                    }
+                }
+                TurnEvent::CallClosed { index, arguments } => {
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.arguments = arguments;
+                    }
+                }
             }
         }
         self.tokens.extend(step.tokens);

@@ -1,9 +1,11 @@
 //! One choice's place in a grammar, as the engine follows it; it must not hold the engine up.
 
+use super::Params;
 use engine::{Constraint, TokenMask, Verdict};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use text::grammar::{Grammar, Matcher};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use text::grammar::{Grammar, GrammarError, Matcher};
 
 /// Time that the masks of one request may take at first: some states are worked out once and kept.
 const TIME_AT_FIRST: Duration = Duration::from_secs(1);
@@ -16,6 +18,47 @@ pub(crate) struct Following {
     matcher: Matcher,
     words: usize,
     left: Arc<Mutex<Left>>,
+    fault: Fault,
+    least: Least,
+    /// Tokens so far.
+    taken: usize,
+}
+
+/// How long an answer goes on at least, as far as its grammar admits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Least {
+    /// So many tokens.
+    pub tokens: usize,
+    /// Tokens that end it all the same.
+    pub stops: Vec<u32>,
+}
+
+impl Least {
+    /// What a request says.
+    pub fn of(params: &Params) -> Least {
+        let tokens = if params.ignores_end { usize::MAX } else { params.min_tokens };
+        Least { tokens, stops: params.stop_tokens.clone() }
+    }
+}
+
+/// Why a grammar could not be followed to its end, where the request's grammar is the reason.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fault(Arc<OnceLock<String>>);
+
+impl Fault {
+    /// The reason, once there is one.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+
+    /// An error's text. A token that the mask admitted and the grammar does not is this server's own defect.
+    fn note(&self, error: GrammarError) -> String {
+        let text = error.to_string();
+        if matches!(error, GrammarError::Failed { .. }) {
+            self.0.get_or_init(|| text.clone());
+        }
+        text
+    }
 }
 
 /// Time that is left to all choices of a request.
@@ -50,26 +93,39 @@ impl Left {
 
 impl Following {
     /// Choices of one request at the beginning of a grammar.
-    pub fn choices(grammar: &Arc<Grammar>, choices: usize) -> impl Iterator<Item = Following> {
-        let left = Arc::new(Mutex::new(Left::new(choices)));
-        let one = move |grammar: Arc<Grammar>| Following {
+    pub fn choices(grammar: &Arc<Grammar>, choices: usize, least: Least) -> impl Iterator<Item = Following> {
+        Following::each(std::iter::repeat_n((grammar.clone(), least), choices).collect())
+    }
+
+    /// Choices of one request, each at the beginning of its grammar.
+    pub fn each(grammars: Vec<(Arc<Grammar>, Least)>) -> impl Iterator<Item = Following> {
+        let left = Arc::new(Mutex::new(Left::new(grammars.len())));
+        let one = move |(grammar, least): (Arc<Grammar>, Least)| Following {
             matcher: grammar.matcher(),
             words: grammar.vocab().div_ceil(32),
             left: left.clone(),
+            fault: Fault::default(),
+            least,
+            taken: 0,
         };
-        std::iter::repeat_n(grammar.clone(), choices).map(one)
+        grammars.into_iter().map(one)
+    }
+
+    /// Where it tells why it could not go on.
+    pub fn fault(&self) -> Fault {
+        self.fault.clone()
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn timed<T>(&mut self, work: impl FnOnce(&mut Matcher, usize) -> Result<T, String>) -> Result<T, String> {
-        let begun = Instant::now();
-        let outcome = work(&mut self.matcher, self.words)?;
-        self.left().spend(begun.elapsed())?;
-        Ok(outcome)
-    }
+/// Time that this thread has computed for: others that take its core meanwhile are not the request's doing.
+fn computed() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
 }
 
 impl std::fmt::Debug for Following {
@@ -80,22 +136,28 @@ impl std::fmt::Debug for Following {
 
 impl Constraint for Following {
     fn mask(&mut self) -> Result<Option<TokenMask>, String> {
-        self.timed(|matcher, words| {
-            let mut mask = vec![0; words];
-            matcher.mask(&mut mask).map_err(|error| error.to_string())?;
-            Ok(Some(mask))
-        })
+        Ok(self.masks(&[])?.into_iter().next().flatten())
     }
 
     fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
-        self.timed(|matcher, words| {
-            let masks = matcher.masks(run, words).map_err(|error| error.to_string())?;
-            Ok(masks.into_iter().map(Some).collect())
-        })
+        let begun = computed();
+        let (taken, least) = (self.taken, &self.least);
+        let masks = self.matcher.masks_with(run, self.words, |matcher, ahead, mask| {
+            let is_early = taken.saturating_add(ahead) < least.tokens;
+            if is_early { matcher.keep_open(mask, &least.stops) } else { Ok(()) }
+        });
+        let masks = masks.map_err(|error| self.fault.note(error))?;
+        let spent = self.left().spend(computed().saturating_sub(begun));
+        if let Err(text) = &spent {
+            self.fault.0.get_or_init(|| text.clone());
+        }
+        spent?;
+        Ok(masks.into_iter().map(Some).collect())
     }
 
     fn advance(&mut self, token: u32) -> Result<Verdict, String> {
-        self.matcher.advance(token).map_err(|error| error.to_string())?;
+        self.matcher.advance(token).map_err(|error| self.fault.note(error))?;
+        self.taken += 1;
         self.left().earn();
         Ok(if self.matcher.ended() { Verdict::Complete } else { Verdict::Open })
     }
@@ -104,6 +166,20 @@ impl Constraint for Following {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_other_threads_compute_is_not_counted() {
+        let some = Duration::from_millis(20);
+        let (tell, told) = std::sync::mpsc::channel();
+        let begun = computed();
+        std::thread::spawn(move || {
+            let own = computed();
+            while computed() - own < some {}
+            tell.send(()).unwrap();
+        });
+        told.recv().unwrap();
+        assert!(computed() - begun < some);
+    }
 
     #[test]
     fn masks_may_be_slow_now_and_then_and_not_always() {

@@ -1,5 +1,6 @@
 //! The grammar that a turn is held to, compiled off the request path.
 
+use super::following::{Fault, Following};
 use super::prompt::Prompt;
 use super::request::{FieldNames, Format, ToolChoice, TurnRequest};
 use crate::app::App;
@@ -15,6 +16,26 @@ use tokio::sync::oneshot;
 pub(crate) struct HeldBy {
     pub grammar: Arc<Grammar>,
     pub held: Held,
+    /// The field that brought it.
+    pub param: String,
+}
+
+/// A grammar that one choice is held to, for whoever reads what became of it.
+pub(crate) struct ByGrammar {
+    fault: Fault,
+    param: String,
+}
+
+impl ByGrammar {
+    /// That of a choice; `param` is the field that brought it.
+    pub fn of(following: &Following, param: String) -> ByGrammar {
+        ByGrammar { fault: following.fault(), param }
+    }
+
+    /// The error that ends the choice, if its grammar is at fault.
+    pub fn fault(&self) -> Option<ApiError> {
+        Some(ApiError::field(&*self.param, "invalid_grammar", self.fault.reason()?))
+    }
 }
 
 /// The grammar of a request; `None` leaves the model free.
@@ -26,8 +47,9 @@ pub(crate) async fn held_by(
     let (own, names) = ((app.clone(), request.clone(), prompt.clone()), request.names);
     let wish = App::off_thread(move || spec(&own.0, &own.1, &own.2)).await?;
     let Some((spec, held)) = wish else { return Ok(None) };
+    let param = whole_param(&spec, names);
     let grammar = compiled(app, spec, names).await?;
-    Ok(Some(HeldBy { grammar, held }))
+    Ok(Some(HeldBy { grammar, held, param }))
 }
 
 /// When a wish that was too slow may be tried again.
@@ -41,6 +63,7 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
     metrics.grammars.fetch_add(1, Ordering::Relaxed);
     let begun = Instant::now();
     let compiler = app.grammars.as_ref().map_err(|error| unable(error, names))?;
+    let whole = whole_param(&spec, names);
     let outcome = found_or_compiled(app, compiler, Arc::new(spec)).await?;
     metrics.grammar_time.add(begun.elapsed());
     outcome.map_err(|error| {
@@ -49,7 +72,7 @@ pub(crate) async fn compiled(app: &Arc<App>, spec: GrammarSpec, names: FieldName
             _ => &metrics.grammar_refusals,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        refused(&error, names)
+        refused(&error, &whole, names)
     })
 }
 
@@ -118,6 +141,7 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
     if !(is_needed || is_usual) {
         return Ok(None);
     }
+    ends_by_itself(request, answer.as_ref())?;
     let (place, begun) = TurnPlace::of(template, &prompt.text);
     let begun = prompt.mark.map_or(begun.clone(), |mark| begun.replace(mark, ""));
     if place == TurnPlace::Call {
@@ -148,12 +172,30 @@ fn spec(app: &App, request: &TurnRequest, prompt: &Prompt) -> Result<Option<(Gra
         answer,
         place,
         begun,
+        goes_on: request.params.ignores_end || request.params.min_tokens > 0,
     };
     Ok(Some((GrammarSpec::Turn(Box::new(turn)), held)))
 }
 
+/// Refuses an answer that is never to end beside a format or a choice of tools that says where it does.
+fn ends_by_itself(request: &TurnRequest, answer: Option<&GrammarSpec>) -> Result<(), ApiError> {
+    let is_one_call = match request.tool_choice {
+        ToolChoice::Named(_) => true,
+        ToolChoice::Required => !request.parallel_tool_calls,
+        ToolChoice::Auto | ToolChoice::None => false,
+    };
+    let other = match answer {
+        _ if !request.params.ignores_end => return Ok(()),
+        Some(spec) if spec.is_bounded() => request.names.format_param(),
+        None if is_one_call => "tool_choice".to_owned(),
+        _ => return Ok(()),
+    };
+    let message = format!("`ignore_eos` is true, and `{other}` says where the answer ends; leave one out");
+    Err(ApiError::field("ignore_eos", "invalid_value", message))
+}
+
 /// A grammar that cannot be compiled, in the request's words.
-fn refused(error: &GrammarError, names: FieldNames) -> ApiError {
+fn refused(error: &GrammarError, whole: &str, names: FieldNames) -> ApiError {
     let message = error.to_string();
     match error {
         GrammarError::Busy { .. } => ApiError::unavailable("grammars_busy", message),
@@ -163,26 +205,39 @@ fn refused(error: &GrammarError, names: FieldNames) -> ApiError {
             ApiError { retry_after_seconds: Some(AGAIN_SECONDS), ..error }
         }
         GrammarError::Tokenizer { .. } => unable(error, names),
-        _ => ApiError::field(param(error.place(), names), "invalid_grammar", message),
+        _ => ApiError::field(param(error.place(), whole, names), "invalid_grammar", message),
     }
 }
 
 fn unable(error: &GrammarError, names: FieldNames) -> ApiError {
-    ApiError::field(names.format, "unsupported_parameter", error.to_string())
+    ApiError::field(names.format_param(), "unsupported_parameter", error.to_string())
 }
 
-/// `tools.0.parameters.a` is `tools[0].function.parameters.a` where clients put tools that way; all else belongs to the
-/// format.
-fn param(place: Option<&str>, names: FieldNames) -> String {
-    let Some(place) = place else { return names.format.to_owned() };
-    if place.starts_with("tool_choice") {
-        return place.to_owned();
+/// The field that a grammar as a whole belongs to.
+fn whole_param(spec: &GrammarSpec, names: FieldNames) -> String {
+    match spec {
+        GrammarSpec::Turn(turn) if turn.answer.is_none() && !turn.tools.is_empty() => "tools".to_owned(),
+        _ => names.format_param(),
     }
-    let Some(rest) = place.strip_prefix("tools.") else { return names.format.to_owned() };
+}
+
+/// `tools.0.parameters.a` is `tools[0].function.parameters.a` where clients put tools that way; what is no place of the request's
+/// belongs to the `whole`.
+fn param(place: Option<&str>, whole: &str, names: FieldNames) -> String {
+    match place {
+        Some("messages") => return names.prompt.to_owned(),
+        Some(place) if place.starts_with("tool_choice") => return place.to_owned(),
+        None | Some("grammar" | "tools") => return whole.to_owned(),
+        Some(_) => {}
+    }
+    let rest = place.and_then(|place| place.strip_prefix("tools."));
+    let Some(rest) = rest else { return names.format_param() };
     let (index, path) = rest.split_once('.').unwrap_or((rest, ""));
-    let path = match path.strip_prefix("parameters") {
-        Some(rest) => format!("{}{rest}", names.parameters),
-        None => path.to_owned(),
+    let path = match (path.strip_prefix("parameters"), path.starts_with("held.")) {
+        (Some(rest), _) => format!("{}{rest}", names.parameters),
+        // The grammar of a tool that takes free text.
+        (None, true) => "format".to_owned(),
+        (None, false) => path.to_owned(),
     };
     let dot = if path.is_empty() { "" } else { "." };
     format!("tools[{index}]{}{dot}{path}", names.function)

@@ -24,10 +24,11 @@ mod request;
 mod spelling;
 mod spoken;
 mod start;
+mod work;
 
 pub(crate) use answers::{Answers, Collected, Plan, Usage};
-pub(crate) use following::Following;
-pub(crate) use grammar::compiled;
+pub(crate) use following::{Following, Least};
+pub(crate) use grammar::{ByGrammar, compiled};
 pub(crate) use reader::{Finish, FinishWord, Matched, Reading, Step, TurnEvent};
 pub(crate) use request::{FieldNames, Format, Params, Tool, ToolChoice, TurnRequest};
 pub(crate) use start::Turn;

@@ -1,7 +1,8 @@
 //! From messages to token ids: the chat template writes the prompt, the tokenizer reads it.
 
 use super::request::{ToolChoice, TurnRequest};
-use crate::app::App;
+use super::work::Work;
+use crate::app::{App, Gone};
 use crate::controls::Controls;
 use crate::error::ApiError;
 use serde_json::{Map, Value, json};
@@ -20,10 +21,12 @@ pub(crate) struct Prompt {
 }
 
 /// The prompt of a request. Rendering and encoding may take long: call it off the threads that serve connections.
-pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiError> {
+pub(crate) fn prompt(app: &App, request: &TurnRequest, gone: &Gone) -> Result<Prompt, ApiError> {
     if let Some(ids) = &request.input_ids {
         return Ok(Prompt { ids: ids.clone(), text: String::new(), mark: None });
     }
+    let work = Work::of(request);
+    work.may_fit(app, request.names.prompt)?;
     let tools = shown_tools(request);
     let template = app.text.template_for(tools.is_some()).ok_or_else(|| {
         let message = "the model directory has no chat template; add `chat_template.jinja` or use `/v1/completions`";
@@ -44,9 +47,7 @@ pub(crate) fn prompt(app: &App, request: &TurnRequest) -> Result<Prompt, ApiErro
         Some(Value::Array(messages)) if request.continues => Some(mark_end(messages, protected, request)?),
         _ => None,
     };
-    let mut text = template
-        .render(variables)
-        .map_err(|error| ApiError::field(request.names.prompt, "template_error", error.to_string()))?;
+    let mut text = work.rendered(app, template, variables, gone, request.names.prompt)?;
     if let Some(mark) = end {
         let at = text.rfind(mark).ok_or_else(|| {
             let message = "the chat template does not write the last message's content, so it cannot be continued; let the messages end with another's";

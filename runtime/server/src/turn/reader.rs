@@ -4,6 +4,7 @@
 //! Text is taken token by token, so that how the engine cuts its steps changes nothing: not the text, not where a stop
 //! string ends it, not what is counted.
 
+use super::grammar::ByGrammar;
 use super::spelling::Spelling;
 use super::spoken::Spoken;
 use crate::controls::Controls;
@@ -11,7 +12,7 @@ use crate::error::ApiError;
 use engine::{FinishReason, SampledToken};
 use std::ops::Range;
 use std::sync::Arc;
-use text::response::{self, Ending, ResponseParser, ToolCall};
+use text::response::{self, Ending, ResponseParser};
 use text::{Detokenizer, StopStrings, Text};
 
 /// Something that a client is told of one choice.
@@ -25,8 +26,9 @@ pub(crate) enum TurnEvent {
     CallOpened { index: usize, name: String },
     /// More of its arguments: text of one JSON object.
     CallArguments { index: usize, json: String },
-    /// The call is complete. One that is opened and never closed was cut off and does not count.
-    CallClosed { index: usize },
+    /// The call is complete, with all its arguments: an argument that was written twice is there once. One that is opened and
+    /// never closed was cut off.
+    CallClosed { index: usize, arguments: String },
     /// The choice is over; nothing comes after it.
     Finished(Finish),
 }
@@ -72,8 +74,6 @@ pub(crate) struct Finish {
     pub word: FinishWord,
     /// What stopped it, where something did.
     pub matched: Option<Matched>,
-    /// All complete calls with their arguments, in order. Where an argument was written twice, only here the first is gone.
-    pub calls: Vec<ToolCall>,
 }
 
 /// What one step adds to one choice.
@@ -101,6 +101,8 @@ impl Step {
 
 /// How a reader reads.
 pub(crate) struct Reading {
+    /// The grammar that holds the choice, if one does.
+    pub grammar: Option<ByGrammar>,
     pub stops: Vec<String>,
     /// Tokens before stop strings count.
     pub min_tokens: usize,
@@ -222,9 +224,12 @@ impl Reader {
             }
             FinishReason::Length => (Ending::Length, FinishWord::Length),
             FinishReason::Aborted => (Ending::Length, FinishWord::Abort),
-            FinishReason::Error(text) => return Err(ApiError::internal(text)),
+            FinishReason::Error(text) => {
+                let own = self.reading.grammar.as_ref().and_then(ByGrammar::fault);
+                return Err(own.unwrap_or_else(|| ApiError::internal(text)));
+            }
         };
-        if ending != Ending::StopToken && self.rest(step)? {
+        if ending != Ending::StopToken && self.rest(ending, step)? {
             return self.finish(Ending::StopString, FinishWord::Stop, step);
         }
         self.finish(ending, word, step)
@@ -232,7 +237,7 @@ impl Reader {
 
     /// A token that ends the answer. Its text is not part of it, unless it closes a call in itself.
     fn stop_token(&mut self, id: u32, step: &mut Step) -> Result<(), ApiError> {
-        if self.rest(step)? {
+        if self.rest(Ending::StopToken, step)? {
             return self.finish(Ending::StopString, FinishWord::Stop, step);
         }
         let text = self.text.tokenizer.decode(&[id], self.reading.skip_special).map_err(broken)?;
@@ -244,9 +249,14 @@ impl Reader {
         Ok(())
     }
 
-    /// What is held back although nothing can follow; says whether it ends with a stop string.
-    fn rest(&mut self, step: &mut Step) -> Result<bool, ApiError> {
-        let rest = self.detokenizer.finish(&self.text.tokenizer).map_err(broken)?;
+    /// What is held back although nothing can follow; says whether it ends with a stop string. Half a character is told of an
+    /// answer that the model ended so, and not of one that was cut there.
+    fn rest(&mut self, ending: Ending, step: &mut Step) -> Result<bool, ApiError> {
+        let rest = match ending {
+            Ending::Length => self.detokenizer.cut(&self.text.tokenizer),
+            _ => self.detokenizer.finish(&self.text.tokenizer),
+        };
+        let rest = rest.map_err(broken)?;
         self.spoken.end(rest.len());
         self.spelling.bring(None, &rest);
         if self.take_text(&rest, step)? {
@@ -313,17 +323,16 @@ impl Reader {
 
     fn finish(&mut self, ending: Ending, word: FinishWord, step: &mut Step) -> Result<(), ApiError> {
         self.is_over = true;
-        let (mut word, mut calls) = (word, Vec::new());
+        let mut word = word;
         if let Some(parser) = self.reading.parser.take() {
             let ended = parser.finish(ending).map_err(broken)?;
             let events = ended.events.into_iter().map(TurnEvent::from).collect();
             self.tell(events, &ended.spans, usize::MAX, step);
-            calls = ended.tool_calls;
             if word == FinishWord::Stop && ended.reason == response::FinishReason::ToolCalls {
                 word = FinishWord::ToolCalls;
             }
         }
-        step.events.push(TurnEvent::Finished(Finish { word, matched: self.matched.take(), calls }));
+        step.events.push(TurnEvent::Finished(Finish { word, matched: self.matched.take() }));
         Ok(())
     }
 
@@ -353,7 +362,7 @@ impl From<response::Event> for TurnEvent {
             response::Event::Content(text) => TurnEvent::Content(text),
             response::Event::Call { index, name } => TurnEvent::CallOpened { index, name },
             response::Event::Arguments { index, json } => TurnEvent::CallArguments { index, json },
-            response::Event::CallDone { index } => TurnEvent::CallClosed { index },
+            response::Event::CallDone { index, arguments } => TurnEvent::CallClosed { index, arguments },
         }
     }
 }

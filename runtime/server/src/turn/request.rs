@@ -134,6 +134,8 @@ pub(crate) struct Params {
     pub max_tokens: Option<usize>,
     /// Tokens before a stop counts.
     pub min_tokens: usize,
+    /// Whether the model's own end does not count.
+    pub ignores_end: bool,
     /// Token ids that end an answer.
     pub stop_tokens: Vec<u32>,
     /// Texts that end an answer.
@@ -153,8 +155,10 @@ pub(crate) struct FieldNames {
     pub prompt: &'static str,
     /// The answer's limit.
     pub max_tokens: &'static str,
-    /// The answer's format.
+    /// The answer's format: the field that was sent, if one was.
     pub format: &'static str,
+    /// What stands before the names of such fields, such as `sampling_params.`.
+    pub within: &'static str,
     /// Path from a tool to its function, such as `.function`; empty where they are one.
     pub function: &'static str,
     /// What the schema of a function is called.
@@ -168,8 +172,16 @@ impl Default for FieldNames {
             prompt: "messages",
             max_tokens: "max_tokens",
             format: "response_format",
+            within: "",
             function: ".function",
             parameters: "parameters",
         }
+    }
+}
+
+impl FieldNames {
+    /// The field of the answer's format, as the client sent it.
+    pub fn format_param(&self) -> String {
+        format!("{}{}", self.within, self.format)
     }
 }

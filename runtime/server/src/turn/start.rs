@@ -1,8 +1,8 @@
 //! From a request to a turn under way.
 
 use super::answers::{Answers, Collected, Plan, Usage};
-use super::following::Following;
-use super::grammar::{HeldBy, held_by};
+use super::following::{Following, Least};
+use super::grammar::{ByGrammar, HeldBy, held_by};
 use super::prompt::{Prompt, prompt};
 use super::reader::Reading;
 use super::request::{ToolChoice, TurnRequest};
@@ -42,7 +42,7 @@ impl Turn {
 
     async fn prompt(app: &Arc<App>, request: &Arc<TurnRequest>) -> Result<Prompt, ApiError> {
         let (shared, request) = (app.clone(), request.clone());
-        app.encoding(move || prompt(&shared, &request)).await
+        app.encoding(move |gone| prompt(&shared, &request, gone)).await
     }
 
     /// All that is left of all choices.
@@ -72,7 +72,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
     let shown = if request.tool_choice == ToolChoice::None { &[][..] } else { &request.tools };
     let tools: Value = shown.iter().map(super::Tool::json).collect();
     let tools = Arc::new(Tools::declared(&tools));
-    let mut following = held.map(|held| Following::choices(&held.grammar, request.choices));
+    let mut following = held.map(|held| Following::choices(&held.grammar, request.choices, Least::of(params)));
     let mut choices = Vec::new();
     for choice in 0..request.choices {
         let parser = match &app.text.response {
@@ -87,7 +87,9 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
                 })?)
             }
         };
+        let following = following.as_mut().and_then(Iterator::next);
         let reading = Reading {
+            grammar: following.as_ref().zip(held).map(|(one, held)| ByGrammar::of(one, held.param.clone())),
             stops: params.stop_strings.clone(),
             min_tokens: params.min_tokens,
             keeps_stop: params.keeps_stop,
@@ -107,7 +109,7 @@ fn plan(app: &App, request: &TurnRequest, given: &Prompt, held: Option<&HeldBy>)
                 namespace: Namespace { adapter: None, salt: params.salt.clone() },
                 priority: params.priority,
                 stop: params.stop_tokens.clone(),
-                constraint: following.as_mut().and_then(Iterator::next).map(|one| Box::new(one) as Box<dyn Constraint>),
+                constraint: following.map(|one| Box::new(one) as Box<dyn Constraint>),
                 ..Request::default()
             },
             reading,

@@ -4,7 +4,7 @@ use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
 use super::wishes::{Found, Identities, Wishes};
 use super::writer::Budget;
-use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, lower};
+use super::{GrammarError, GrammarSpec, Lane, Matcher, admits, endless, lower};
 use crate::Tokenizer;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -70,6 +70,8 @@ struct Inner {
     limits: Limits,
     /// All tokens, ordered by their bytes.
     sorted: Arc<[u32]>,
+    /// The control tokens.
+    controls: Arc<[u32]>,
     /// Threads that compile, by lane.
     running: [AtomicUsize; 3],
     /// The last used ones, by their text.
@@ -84,6 +86,7 @@ pub struct Grammar {
     prototype: Mutex<llguidance::Matcher>,
     cost: Cost,
     stop: Vec<u32>,
+    controls: Arc<[u32]>,
     vocab: usize,
     /// A matcher of it failed: it is compiled anew for the next request.
     /// It shares it with what was derived from it, as they share their lexer.
@@ -122,9 +125,19 @@ impl Compiler {
             ..ParserLimits::default()
         };
         let sorted = MaskKeeper::sorted(factory.tok_env().tok_trie());
-        let (running, kept) = (Default::default(), Mutex::new(VecDeque::new()));
+        let (controls, running, kept) = (vocabulary.controls().into(), Default::default(), Default::default());
         let (wishes, identities) = (Mutex::new(Wishes::new(4 * limits.kept)), Identities::default());
-        Ok(Compiler(Arc::new(Inner { vocabulary, factory, limits, sorted, running, kept, wishes, identities })))
+        Ok(Compiler(Arc::new(Inner {
+            vocabulary,
+            factory,
+            limits,
+            sorted,
+            controls,
+            running,
+            kept,
+            wishes,
+            identities,
+        })))
     }
 
     /// What compiling may cost.
@@ -312,17 +325,26 @@ impl Inner {
             self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())).map_err(|e| e.to_string())?;
         let masks = Arc::new(MaskKeeper::new(self.factory.slicer(), Arc::clone(&self.sorted)));
         parser.bias_computer = Arc::clone(&masks) as Arc<dyn BiasComputer>;
+        if let Some(flaw) = endless::flaw(&mut parser.parser, &parser.bias_computer) {
+            return Err(flaw.to_owned());
+        }
         let shared = Arc::new(Mutex::new(parser.parser.clone()));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
-        // A grammar that nothing satisfies shows here, and the first mask is made off the request path.
-        prototype
-            .compute_mask_or_eos()
-            .map_err(|e| format!("nothing satisfies it ({})", first_line(&e.to_string())))?;
+        fn followed(error: impl std::fmt::Display) -> String {
+            format!("cannot be followed ({})", first_line(&error.to_string()))
+        }
+        // The first mask is made off the request path; one that costs too much shows here, or with the first token of text
+        // that is forced.
+        prototype.compute_mask_or_eos().map_err(followed)?;
+        if let Some(first) = prototype.compute_ff_tokens().first() {
+            prototype.clone().try_consume_tokens(std::slice::from_ref(first)).map_err(followed)?;
+        }
         let grammar = Arc::new(Grammar {
             prototype: Mutex::new(prototype),
             // The text is kept here and, in other words, in the parser's rules.
             cost: Cost { text_bytes: 4 * text.len(), parser: shared, masks },
             stop: self.vocabulary.stop(),
+            controls: Arc::clone(&self.controls),
             vocab: self.vocabulary.len(),
             spoilt: Arc::default(),
         });
@@ -365,12 +387,17 @@ impl Grammar {
             ));
         }
         let (stop, vocab, cost, spoilt) = (self.stop.clone(), self.vocab, self.cost.clone(), Arc::clone(&self.spoilt));
-        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, vocab, spoilt }))
+        let controls = Arc::clone(&self.controls);
+        Ok(Arc::new(Grammar { prototype: Mutex::new(prototype), cost, stop, controls, vocab, spoilt }))
     }
 
     /// Tokens that end an answer.
     pub fn stop(&self) -> &[u32] {
         &self.stop
+    }
+
+    pub(crate) fn controls(&self) -> &[u32] {
+        &self.controls
     }
 
     /// How many tokens the tokenizer has.

@@ -107,6 +107,17 @@ impl GrammarError {
         )
     }
 
+    /// The same error of another place, where it has one.
+    pub(crate) fn at(mut self, other: &str) -> Self {
+        if let GrammarError::Bad { place, .. }
+        | GrammarError::TooLarge { place, .. }
+        | GrammarError::Slow { place, .. } = &mut self
+        {
+            *place = other.to_owned();
+        }
+        self
+    }
+
     /// Path of what is at fault, where there is one.
     pub fn place(&self) -> Option<&str> {
         match self {

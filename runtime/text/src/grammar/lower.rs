@@ -5,7 +5,7 @@ use super::region::Text;
 use super::tokens::Vocabulary;
 use super::turn::turn;
 use super::writer::{Budget, Writer, quoted, slashed};
-use super::{Choice, GrammarError, GrammarSpec, TurnPlace, TurnSpec};
+use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
 use super::{ebnf, guard, structural};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -44,7 +44,10 @@ pub(crate) fn text(vocabulary: &Arc<Vocabulary>, spec: &GrammarSpec, budget: Bud
 }
 
 fn refused(place: &str, error: &str) -> GrammarError {
-    GrammarError::bad(place, first_line(error), "correct or simplify it")
+    let problem = first_line(error);
+    // Where a schema stands in the text that was made of it is nobody's business.
+    let own = problem.split_once("failed to compile JSON schema: ").map_or(problem.as_str(), |(_, own)| own);
+    GrammarError::bad(place, own, "correct or simplify it")
 }
 
 /// What a field of that kind is called.
@@ -126,21 +129,51 @@ fn compiled_turn(
     compile: Compile,
 ) -> Result<Arc<Grammar>, GrammarError> {
     let mut free = BTreeSet::new();
-    let text = held(vocabulary, spec, budget, &mut free)?;
-    let mut outcome = compile(text);
+    texts_alone(vocabulary, spec, budget, compile)?;
+    let mut outcome = compile(held(vocabulary, spec, budget, &mut free)?);
     if outcome.is_err() {
         alone(vocabulary, spec, budget, compile, &mut free)?;
         if let Some(answer) = &spec.answer {
             compiled(vocabulary, answer, budget, compile)?;
         }
-        let text = held(vocabulary, spec, budget, &mut free)?;
-        outcome = compile(text);
+        outcome = compile(held(vocabulary, spec, budget, &mut free)?);
     }
-    let grammar = outcome.map_err(|error| refused("tools", &error))?;
+    // Each holds alone, so it is the answer among the template's markup that does not.
+    let whole = spec.answer.as_ref().map_or("tools", place);
+    let grammar = outcome.map_err(|error| refused(whole, &error))?;
     if spec.place != TurnPlace::Answer || spec.answer.is_none() || spec.begun.is_empty() {
         return Ok(grammar);
     }
     grammar.behind(&vocabulary.spelt(spec.begun.as_bytes()))
+}
+
+/// Compiles the grammars of a request's own that are no schemas alone: those that cannot even be begun show here, and not when an
+/// answer comes to them.
+fn texts_alone(
+    vocabulary: &Arc<Vocabulary>,
+    spec: &TurnSpec,
+    budget: Budget,
+    compile: Compile,
+) -> Result<(), GrammarError> {
+    for (i, tool) in callable(spec) {
+        for (name, held) in &tool.held {
+            budget.in_time("tools")?;
+            compiled(vocabulary, held, budget, compile).map_err(|error| error.at(&format!("tools.{i}.held.{name}")))?;
+        }
+    }
+    match &spec.answer {
+        None | Some(GrammarSpec::JsonSchema { .. } | GrammarSpec::JsonObject | GrammarSpec::Turn(_)) => Ok(()),
+        Some(answer) => compiled(vocabulary, answer, budget, compile).map(drop),
+    }
+}
+
+/// The tools that may be called, with their places among all.
+fn callable(spec: &TurnSpec) -> impl Iterator<Item = (usize, &ToolSpec)> {
+    spec.tools.iter().enumerate().filter(|(_, tool)| match &spec.choice {
+        Choice::None => false,
+        Choice::Named(name) => *name == tool.name,
+        Choice::Auto | Choice::Required => true,
+    })
 }
 
 /// Compiles each tool that may be called alone; adds to `free` those that cannot be.
@@ -151,8 +184,8 @@ fn alone(
     compile: Compile,
     free: &mut BTreeSet<usize>,
 ) -> Result<(), GrammarError> {
-    for (i, tool) in spec.tools.iter().enumerate().filter(|_| spec.choice != Choice::None) {
-        if matches!(&spec.choice, Choice::Named(name) if *name != tool.name) || free.contains(&i) {
+    for (i, tool) in callable(spec) {
+        if free.contains(&i) {
             continue;
         }
         budget.in_time("tools")?;
@@ -164,6 +197,7 @@ fn alone(
             answer: None,
             place: TurnPlace::AfterReasoning,
             begun: String::new(),
+            goes_on: false,
         };
         let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?) else { continue };
         if tool.strict {
@@ -185,8 +219,8 @@ fn held(
     for (i, tool) in spec.tools.iter().enumerate() {
         budget.in_time("tools")?;
         writer.left.schema(&format!("tools.{i}.parameters"), &tool.parameters)?;
-        for (_, held) in &tool.held {
-            guard_text(&mut writer, &format!("tools.{i}.parameters"), held)?;
+        for (name, held) in &tool.held {
+            guard_text(&mut writer, &format!("tools.{i}.held.{name}"), held)?;
         }
     }
     if let Some(answer) = &spec.answer {

@@ -87,11 +87,21 @@ impl Matcher {
     /// Masks for a run of tokens: the mask before each of them and the one behind the last, as far as the grammar admits
     /// them. Changes nothing.
     pub fn masks(&mut self, tokens: &[u32], words: usize) -> Result<Vec<Vec<u32>>, GrammarError> {
+        self.masks_with(tokens, words, |_, _, _| Ok(()))
+    }
+
+    /// The same; `change` gets each mask, with how many of the tokens come before it, and the matcher that stands there.
+    pub fn masks_with(
+        &mut self,
+        tokens: &[u32],
+        words: usize,
+        mut change: impl FnMut(&mut Matcher, usize, &mut [u32]) -> Result<(), GrammarError>,
+    ) -> Result<Vec<Vec<u32>>, GrammarError> {
         let mut masks = Vec::with_capacity(tokens.len() + 1);
         let mut taken = 0;
         let outcome = loop {
             let mut mask = vec![0; words];
-            if let Err(error) = self.mask(&mut mask) {
+            if let Err(error) = self.mask(&mut mask).and_then(|()| change(self, taken, &mut mask)) {
                 break Err(error);
             }
             masks.push(mask);
@@ -105,6 +115,29 @@ impl Matcher {
         outcome?;
         self.rollback(taken)?;
         Ok(masks)
+    }
+
+    /// Takes out of a mask what ends the sequence: tokens that end an answer but those in `kept`, and control tokens behind
+    /// which nothing else could come. A mask that would have nothing left stays as it is.
+    pub fn keep_open(&mut self, words: &mut [u32], kept: &[u32]) -> Result<(), GrammarError> {
+        let grammar = Arc::clone(&self.grammar);
+        let mut open = words.to_vec();
+        grammar.stop().iter().filter(|id| !kept.contains(id)).for_each(|id| unset(&mut open, *id));
+        for id in grammar.controls().iter().copied().filter(|id| !grammar.stop().contains(id) && is_set(words, *id)) {
+            match self.advance(id) {
+                Ok(()) => {}
+                Err(GrammarError::Refused { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            if self.finished() {
+                unset(&mut open, id);
+            }
+            self.rollback(1)?;
+        }
+        if open.iter().any(|word| *word != 0) {
+            words.copy_from_slice(&open);
+        }
+        Ok(())
     }
 
     /// Takes the last tokens back.
@@ -143,6 +176,16 @@ impl Matcher {
         let text = error.to_string();
         let problem = text.lines().next().unwrap_or("it is too complex").trim().to_owned();
         GrammarError::Failed { problem }
+    }
+}
+
+fn is_set(words: &[u32], id: u32) -> bool {
+    words.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+}
+
+fn unset(words: &mut [u32], id: u32) {
+    if let Some(word) = words.get_mut(id as usize / 32) {
+        *word &= !(1 << (id % 32));
     }
 }
 

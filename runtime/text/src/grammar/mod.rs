@@ -12,6 +12,7 @@ mod admits;
 mod arguments;
 mod compiler;
 mod ebnf;
+mod endless;
 mod error;
 mod formats;
 mod guard;

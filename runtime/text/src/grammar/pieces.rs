@@ -105,6 +105,15 @@ pub(crate) fn first_control(parts: &[Part]) -> Option<u32> {
     }
 }
 
+/// Whether every text of theirs has a control token in it, so that nothing which merely spells one is one of them.
+pub(crate) fn has_control(parts: &[Part]) -> bool {
+    parts.iter().any(|part| match part {
+        Part::Piece(Piece::Control(_)) => true,
+        Part::Piece(_) | Part::Maybe(_) => false,
+        Part::Either(options) => options.iter().all(|option| has_control(option)),
+    })
+}
+
 /// The parts as content of a rule.
 pub(crate) fn written(writer: &mut Writer, parts: &[Part]) -> String {
     let all: Vec<String> = parts

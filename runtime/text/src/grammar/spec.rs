@@ -63,10 +63,22 @@ impl GrammarSpec {
         match self {
             GrammarSpec::JsonObject => true,
             GrammarSpec::Turn(turn) => {
-                let is_own = !turn.tools.is_empty() || !turn.begun.is_empty();
+                let is_own = !turn.tools.is_empty() || !turn.begun.is_empty() || turn.goes_on;
                 !is_own && turn.answer.as_ref().is_none_or(GrammarSpec::is_usual)
             }
             _ => false,
+        }
+    }
+
+    /// Whether what follows it comes to an end of its own, by its form: a document, one of some texts, or an expression without an
+    /// endless repetition.
+    pub fn is_bounded(&self) -> bool {
+        match self {
+            GrammarSpec::JsonSchema { .. } | GrammarSpec::JsonObject | GrammarSpec::Choice(_) => true,
+            GrammarSpec::Regex(regex) => {
+                regex_syntax::parse(regex).is_ok_and(|hir| hir.properties().maximum_len().is_some())
+            }
+            GrammarSpec::Lark(_) | GrammarSpec::Ebnf(_) | GrammarSpec::StructuralTag(_) | GrammarSpec::Turn(_) => false,
         }
     }
 
@@ -101,8 +113,9 @@ impl Write for Counting {
 
 impl TurnSpec {
     fn write_identity(&self, out: &mut impl Write) -> fmt::Result {
-        let TurnSpec { template, tools, choice, parallel, answer, place, begun } = self;
-        write!(out, "turn {:p} {choice:?} {parallel} {place:?} {begun:?} {}", Arc::as_ptr(template), tools.len())?;
+        let TurnSpec { template, tools, choice, parallel, answer, place, begun, goes_on } = self;
+        let (template, count) = (Arc::as_ptr(template), tools.len());
+        write!(out, "turn {template:p} {choice:?} {parallel} {place:?} {begun:?} {goes_on} {count}")?;
         for ToolSpec { name, parameters, strict, held } in tools {
             write!(out, " tool {name:?} {strict} {} {parameters}", held.len())?;
             for (parameter, spec) in held {
@@ -134,6 +147,9 @@ pub struct TurnSpec {
     pub place: TurnPlace,
     /// Text of the region that the prompt opened, as [`TurnPlace::of`] gives it; the answer's grammar goes on behind it.
     pub begun: String,
+    /// Whether the answer is to go on as long as it can ([`Matcher::keep_open`](super::Matcher::keep_open)): mere text does not
+    /// end it then.
+    pub goes_on: bool,
 }
 
 /// A tool that may be called.

@@ -56,6 +56,11 @@ impl Vocabulary {
         self.trie.eos_tokens().iter().copied().filter(|id| *id != NO_TOKEN).collect()
     }
 
+    /// The control tokens.
+    pub fn controls(&self) -> Vec<u32> {
+        self.control.values().copied().collect()
+    }
+
     /// How many tokens there are.
     pub fn len(&self) -> usize {
         self.trie.vocab_size()
@@ -66,6 +71,30 @@ impl Vocabulary {
         let found =
             self.control.iter().filter_map(|(word, id)| text.find(word.as_str()).map(|at| (at, word.len(), *id)));
         found.min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)))
+    }
+
+    /// The tokens in which the tokenizer itself writes a text, none of them a control token, and together the text's bytes: what a
+    /// grammar forces must be what it admits. A control token that the text spells is broken behind its first character.
+    fn written(&self, text: &str) -> Vec<u32> {
+        let exact = |text: &str| {
+            let tokens = self.tokenizer.encode(text, false).ok()?;
+            let is_control = tokens.iter().any(|id| self.trie.is_special_token(*id));
+            (!is_control && self.trie.decode_raw(&tokens) == text.as_bytes()).then_some(tokens)
+        };
+        if let Some(tokens) = exact(text) {
+            return tokens;
+        }
+        let (mut pieces, mut begin, mut from) = (Vec::new(), 0, 0);
+        while let Some((at, _, _)) = self.first_control(text.get(from..).unwrap_or("")) {
+            let first = text.get(from + at..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+            from += at + first;
+            pieces.push(text.get(begin..from).unwrap_or(""));
+            begin = from;
+        }
+        pieces.push(text.get(begin..).unwrap_or(""));
+        // A tokenizer that changes texts, or writes a space before them, does not write this one.
+        let tokens: Option<Vec<Vec<u32>>> = pieces.into_iter().map(exact).collect();
+        tokens.map_or_else(|| self.spelt(text.as_bytes()), |tokens| tokens.concat())
     }
 
     /// Some tokens that spell the bytes, none of them a control token.
@@ -80,6 +109,6 @@ impl TokenizerEnv for Vocabulary {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        self.trie.tokenize_with_greedy_fallback(bytes, |text| self.tokenizer.encode(text, false).unwrap_or_default())
+        self.trie.tokenize_with_greedy_fallback(bytes, |text| self.written(text))
     }
 }

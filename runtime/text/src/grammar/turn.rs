@@ -1,7 +1,7 @@
 //! The grammar of a turn: reasoning, then calls or an answer, as the response template writes them.
 
 use super::arguments::{Elements, matches, whole};
-use super::pieces::{Part, Parts, first_control, parts, plain, spelt, written};
+use super::pieces::{Part, Parts, first_control, has_control, parts, plain, spelt, written};
 use super::region::{Text, ended_text, open_text};
 use super::writer::{Piece, Writer, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec, lower};
@@ -163,17 +163,27 @@ impl<'a> Turn<'a> {
     /// An answer from behind its opener on.
     fn answer_text(&mut self, index: usize, field: &Field) -> Result<String, GrammarError> {
         let closers = self.closers("content", field)?;
-        let mut avoid: Vec<String> = closers.iter().map(|closer| closer.spelt.clone()).collect();
+        // Free text spells no markup. What a request asks for may: who reads it tells control tokens from text that spells them.
+        let is_own = self.spec.answer.is_some();
+        let closing = closers.iter().filter(|closer| !(is_own && has_control(&closer.parts)));
+        let mut avoid: Vec<String> = closing.map(|closer| closer.spelt.clone()).collect();
         if self.spec.template.rest == Some(index) {
-            let others = (0..self.spec.template.fields.len()).filter_map(|field| self.spec.template.opener(field));
-            avoid.extend(others.map(|opener| spelt(opener.hir())));
+            for opener in (0..self.spec.template.fields.len()).filter_map(|field| self.spec.template.opener(field)) {
+                let read = parts(self.writer, opener.hir(), &|_| None);
+                if !(is_own && read.is_some_and(|read| has_control(&read))) {
+                    avoid.push(spelt(opener.hir()));
+                }
+            }
         }
         let text = match &self.spec.answer {
             None => Some(Text::any()),
             Some(spec) => lower::raw_text(spec),
         };
         let mut ways = Vec::new();
-        let open: Vec<&Closer> = closers.iter().filter(|closer| !closer.stops).collect();
+        let goes_on = self.spec.goes_on;
+        let is_kept = |closer: &Closer| !goes_on || first_control(&closer.parts).is_some();
+        let may_end = |closer: &&Closer| !closer.stops && is_kept(closer);
+        let open: Vec<&Closer> = closers.iter().filter(may_end).collect();
         match (text, &self.spec.answer) {
             (Some(text), _) => {
                 ways.push(open_text(self.writer, &text, &avoid));

@@ -215,5 +215,7 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// A regular expression as Lark writes one.
 pub(crate) fn slashed(regex: &str) -> String {
+    // Two slashes alone begin a comment.
+    let regex = if regex.is_empty() { "(?:)" } else { regex };
     format!("/{}/", regex_to_lark(regex, ""))
 }

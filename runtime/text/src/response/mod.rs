@@ -85,6 +85,8 @@ pub enum Event {
     CallDone {
         /// Number of the call.
         index: usize,
+        /// All its arguments: text of a JSON object in which each is there once, with its last value.
+        arguments: String,
     },
 }
 

@@ -434,7 +434,7 @@ impl ResponseParser {
                         self.events.push(Event::Call { index, name: name.clone() });
                         self.events.push(Event::Arguments { index, json: arguments.clone() });
                     }
-                    self.events.push(Event::CallDone { index });
+                    self.events.push(Event::CallDone { index, arguments: arguments.clone() });
                     self.calls.push(ToolCall { name, arguments });
                 }
                 Call::Dropped(name) => self.dropped.push(name),

@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::{Value as Json, json};
+use std::cell::Cell;
 
 fn render(source: &str, variables: Json) -> Result<String, TemplateError> {
     let Json::Object(map) = variables else { panic!("variables are an object") };
@@ -94,4 +95,26 @@ fn special_tokens_are_variables_that_a_request_may_replace() {
     let template = ChatTemplate::new("{{ bos_token }}{{ x }}", special).unwrap();
     assert_eq!(template.render(Map::from_iter([("x".to_owned(), json!(1))])).unwrap(), "<s>1");
     assert_eq!(template.render(Map::from_iter([("bos_token".to_owned(), json!("b"))])).unwrap(), "b");
+}
+
+#[test]
+fn a_prompt_costs_no_more_than_is_allowed() {
+    let template = ChatTemplate::new("{% for m in messages %}{{ m }}{% endfor %}", Map::new()).unwrap();
+    let written = Cell::new(0);
+    let ask = |messages: usize, steps: u64, bytes: usize, patience: usize| {
+        written.set(0);
+        let is_gone = || written.replace(written.get() + 1) >= patience;
+        let variables = Map::from_iter([("messages".to_owned(), json!(vec!["abc"; messages]))]);
+        template.render_within(variables, &Allowance { steps, bytes, is_gone: &is_gone })
+    };
+    assert_eq!(ask(3, 1000, 9, usize::MAX).as_deref(), Ok("abcabcabc"));
+    assert_eq!(ask(3, 1000, 8, usize::MAX), Err(NoPrompt::Bytes(8)));
+    assert_eq!(ask(1000, 1000, usize::MAX, usize::MAX), Err(NoPrompt::Steps(1000)));
+    // Whoever goes is noticed with the next piece.
+    assert_eq!(ask(1000, 1_000_000, usize::MAX, 5), Err(NoPrompt::Gone));
+    assert_eq!(written.get(), 6);
+    let broken = ChatTemplate::new("\n{{ messages.x.y }}", Map::new()).unwrap();
+    let allowance = Allowance { steps: 1000, bytes: 10, is_gone: &|| false };
+    let error = broken.render_within(Map::from_iter([("messages".to_owned(), json!([]))]), &allowance).unwrap_err();
+    assert!(matches!(&error, NoPrompt::Template(error) if error.line == Some(2)), "{error}");
 }

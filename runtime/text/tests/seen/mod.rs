@@ -45,8 +45,8 @@ impl Dice {
 pub struct Seen {
     pub reasoning: String,
     pub content: String,
-    /// Name, deltas, done.
-    pub streamed: Vec<(String, String, bool)>,
+    /// Name, deltas, the arguments that its end told.
+    pub streamed: Vec<(String, String, Option<String>)>,
     pub ended: Option<Ended>,
 }
 
@@ -59,10 +59,10 @@ impl Seen {
                 Event::Content(text) => new[1].push_str(text),
                 Event::Call { index, name } => {
                     assert_eq!(*index, self.streamed.len(), "calls are numbered without gaps");
-                    self.streamed.push((name.clone(), String::new(), false));
+                    self.streamed.push((name.clone(), String::new(), None));
                 }
                 Event::Arguments { index, json } => self.streamed[*index].1.push_str(json),
-                Event::CallDone { index } => self.streamed[*index].2 = true,
+                Event::CallDone { index, arguments } => self.streamed[*index].2 = Some(arguments.clone()),
             }
         }
         self.reasoning.push_str(&new[0]);
@@ -87,10 +87,11 @@ impl Case<'_> {
         let released = pieces.iter().map(|piece| seen.add(&parser.push(piece).expect("in limits"))).collect();
         let mut ended = parser.finish(self.ending).expect("in limits");
         let last = seen.add(&std::mem::take(&mut ended.events));
-        let done: Vec<&(String, String, bool)> = seen.streamed.iter().filter(|call| call.2).collect();
+        let done: Vec<&(String, String, Option<String>)> =
+            seen.streamed.iter().filter(|call| call.2.is_some()).collect();
         assert_eq!(done.len(), ended.tool_calls.len());
-        for (call, (name, deltas, _)) in ended.tool_calls.iter().zip(done) {
-            assert_eq!(&call.name, name);
+        for (call, (name, deltas, told)) in ended.tool_calls.iter().zip(done) {
+            assert_eq!((&call.name, Some(&call.arguments)), (name, told.as_ref()));
             let whole: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
             let streamed: Value = serde_json::from_str(deltas).expect("deltas are JSON");
             assert_eq!(whole.to_string(), streamed.to_string());

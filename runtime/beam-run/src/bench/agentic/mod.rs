@@ -10,6 +10,7 @@ mod sessions;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
+use crate::flags;
 use crate::model;
 use artifact::Artifact;
 use clap::Args;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Device and host: a PCIe 5 link of 16 lanes, of which four fifths are had.
-const HOST_LINK: Link = Link { bytes_per_second: 50e9, seconds: 2e-6 };
+const HOST_LINK: Link = Link { bytes_per_second: 50e9, seconds: 2e-6, ahead_seconds: 1e-3 };
 /// Share of a device's memory for weights and caches.
 const MEMORY_SHARE: f64 = 0.9;
 
@@ -70,10 +71,10 @@ pub struct AgenticArgs {
     #[arg(long, value_name = "TOKENS", default_value = "220", value_parser = clap::value_parser!(u32).range(1..))]
     answer_tokens: u32,
     /// Multiplies all sizes.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = flags::above_zero(100.0))]
     scale: f64,
     /// Mean time between an answer and the next turn, in seconds; 0, or 2 for `agentx`, if absent.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = flags::within(0.0..=1e6))]
     think_seconds: Option<f64>,
     /// Tokens that the cache holds; what the sessions at once need, or on a simulated device what its memory has, if absent.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -82,7 +83,7 @@ pub struct AgenticArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     chunked_prefill_size: Option<u32>,
     /// Memory outside the device for copies of what is cached, in 10^9 bytes; of each rank where there are several.
-    #[arg(long, value_name = "GB", default_value_t = 0.0)]
+    #[arg(long, value_name = "GB", default_value_t = 0.0, value_parser = flags::within(0.0..=flags::MOST_GIGABYTES))]
     host_cache_gb: f64,
     /// Tokens that every step commits, as if a drafter's proposals had been accepted (not in this build).
     #[arg(long, value_name = "TOKENS")]
@@ -96,24 +97,20 @@ pub struct AgenticArgs {
 }
 
 impl AgenticArgs {
-    fn sizes(&self) -> Result<Sizes, Failure> {
-        if !(self.scale > 0.0 && self.scale <= 100.0) {
-            let scale = self.scale;
-            return Err(Failure::input(format!("R0504: `--scale` is {scale}, it must be above 0 and at most 100")));
-        }
+    fn sizes(&self) -> Sizes {
         let scaled = |n: u32| ((f64::from(n) * self.scale).round() as usize).max(1);
         let usual = if self.shape == Shape::Agentx { 2.0 } else { 0.0 };
-        Ok(Sizes {
+        Sizes {
             turns: self.turns as usize,
             first: scaled(self.first_tokens),
             grows: scaled(self.turn_tokens),
             answer: scaled(self.answer_tokens),
-            think_seconds: self.think_seconds.unwrap_or(usual).max(0.0),
-        })
+            think_seconds: self.think_seconds.unwrap_or(usual),
+        }
     }
 
     fn host_bytes(&self) -> u64 {
-        (self.host_cache_gb.clamp(0.0, 1e6) * 1e9) as u64
+        (self.host_cache_gb * 1e9) as u64
     }
 
     fn limits(&self, context_tokens: usize) -> Limits {
@@ -132,7 +129,7 @@ pub fn bench(args: &AgenticArgs) -> Result<(), Failure> {
     if args.simulate_acceptance.is_some() {
         return Err(Failure::not_in_this_build("forced acceptance (`--simulate-acceptance`): no drafter runs, it"));
     }
-    let sizes = args.sizes()?;
+    let sizes = args.sizes();
     let artifact = match &args.simulate {
         // An artifact for a machine that is not here, or without its kernels, is enough to predict from.
         Some(_) => Artifact::read(&args.artifact).map_err(Failure::input)?,
@@ -140,7 +137,7 @@ pub fn bench(args: &AgenticArgs) -> Result<(), Failure> {
     };
     let longest = Sessions::longest(args.shape, sizes);
     if let Some(own) = model::own_context_tokens(&artifact).filter(|own| *own < longest) {
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0501: the sessions need {longest} tokens of context, the model is made for {own}; lower `--scale` or `--turns`"
         )));
     }
@@ -204,7 +201,7 @@ fn simulated(
     let mut engine = Engine::new(device, args.limits(longest)).map_err(Failure::input)?;
     if engine.limit_tokens() < longest {
         let holds = engine.limit_tokens();
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0505: the cache holds sequences of {holds} tokens, the sessions need {longest}; raise `--cache-tokens` or lower `--scale`"
         )));
     }

@@ -8,6 +8,7 @@ mod client;
 
 use crate::bench::stats::{Draw, number, spread};
 use crate::failure::Failure;
+use crate::flags;
 use clap::Args;
 use client::{Reply, Server};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ pub struct BenchServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
     /// Requests a second on average, arriving independently of each other.
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = flags::above_zero(1e6))]
     rate: Option<f64>,
     /// Tokens of a prompt, or about so many words of a message.
     #[arg(long, value_name = "TOKENS", default_value = "256", value_parser = clap::value_parser!(u32).range(1..))]
@@ -62,13 +63,10 @@ pub struct BenchServeArgs {
 
 impl BenchServeArgs {
     /// Requests that may be open at once, and the mean time between two arrivals.
-    fn load(&self) -> Result<(usize, Option<f64>), Failure> {
+    fn load(&self) -> (usize, Option<f64>) {
         match self.rate {
-            Some(rate) if !(rate > 0.0 && rate <= 1e6) => {
-                Err(Failure::input(format!("R0507: `--rate` is {rate}, it must be above 0 and at most 1000000")))
-            }
-            Some(rate) => Ok((self.concurrency.map_or(Semaphore::MAX_PERMITS, |n| n as usize), Some(1.0 / rate))),
-            None => Ok((self.concurrency.unwrap_or(1) as usize, None)),
+            Some(rate) => (self.concurrency.map_or(Semaphore::MAX_PERMITS, |n| n as usize), Some(1.0 / rate)),
+            None => (self.concurrency.unwrap_or(1) as usize, None),
         }
     }
 
@@ -97,8 +95,14 @@ impl BenchServeArgs {
 /// Runs the command.
 pub fn bench(args: &BenchServeArgs) -> Result<(), Failure> {
     let server = Server::new(&args.url, args.api_key.clone())
-        .map_err(|e| Failure::input(format!("R0506: `{}` is no address to ask: {e}", args.url)))?;
-    let (most_open, wait) = args.load()?;
+        .map_err(|e| Failure::usage(format!("R0506: `{}` is no address to ask: {e}", args.url)))?;
+    if args.shared_tokens > args.input_tokens {
+        let (shared, all) = (args.shared_tokens, args.input_tokens);
+        return Err(Failure::usage(format!(
+            "R0507: `--shared-tokens` is {shared} of the {all} of `--input-tokens`; ask for no more than those"
+        )));
+    }
+    let (most_open, wait) = args.load();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

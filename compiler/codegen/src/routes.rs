@@ -1,0 +1,87 @@
+//! Products of routes (`route.cuh`): who ends a row last selects from it, and who ends the step's last row sorts what was selected.
+
+use crate::cores::{Core, PRODUCT_ROWS, PRODUCT_WARPS, count};
+use crate::region::Draft;
+use crate::rows::memory_type;
+use crate::streams::{self, Picks};
+use artifact::{Blocks, Param, Served};
+use ir::{DType, Op, ValueId};
+use std::fmt::Write;
+
+/// Most token rows whose picks one such block sorts; more take a kernel of their own.
+const MOST_SORTED: u64 = 128;
+/// Token rows that a block has at once where there are few: selecting takes longer than reading the weight again.
+const FEW_ROWS: u64 = 2;
+/// Columns of a warp where there are many rows: widening numbers costs most then.
+const WIDE: u64 = 4;
+
+/// The starts of a route: one for each way in which its picks are sorted, and one where they are not.
+pub fn drafts(core: &Core<'_>, sorts: Option<&(ValueId, Picks)>) -> Result<Vec<Draft>, String> {
+    let axis = core.rows_axis().ok_or("a route without token rows")?;
+    let rows = core.bucket_rows(&axis);
+    let mut out: Vec<Draft> = Vec::new();
+    for (tile, least, most) in streams::picked_tiles() {
+        if !rows.iter().any(|n| (least..=most).contains(n)) {
+            continue;
+        }
+        let served = Served { axis: axis.clone(), least, most, rows: None };
+        let own = sorts.filter(|_| most <= MOST_SORTED);
+        out.push(route(core, own.map(|s| (s, tile)), &axis, served.clone())?);
+        if let Some((ids, picks)) = sorts.filter(|_| most > MOST_SORTED) {
+            out.push(streams::sort(core, *ids, picks, tile, &axis, &served)?);
+        }
+    }
+    Ok(out)
+}
+
+fn route(
+    core: &Core<'_>,
+    sorts: Option<(&(ValueId, Picks), u64)>,
+    axis: &str,
+    served: Served,
+) -> Result<Draft, String> {
+    let Op::Linear { contract, .. } = &core.graph.node(core.id).op else { return Err("no product".to_owned()) };
+    let (x, w) = (core.operand(0)?, core.operand(1)?);
+    let of = |id| memory_type(core.dtype(id).unwrap_or(DType::F32));
+    let inner: Vec<_> = core.axes(x).into_iter().filter(|a| contract.contains(&a.name)).collect();
+    let k = count(&inner);
+    let columns = count(&core.axes(w)) / k.max(1);
+    let few = served.most <= MOST_SORTED || !k.is_multiple_of(8);
+    let (at_once, wide) = if few { (FEW_ROWS, 1) } else { (PRODUCT_ROWS, WIDE) };
+    let mut text = core.header("route.cuh");
+    text += streams::cache(core);
+    let (xt, wt, ends) = (of(x), of(w), &core.ends);
+    let _ = writeln!(
+        text,
+        "using Core = Product<{xt}, {wt}, double, {columns}, {k}, 1, 1, {at_once}, {PRODUCT_WARPS}>;\nusing Own = Route<Core, {columns}, {at_once}, {}, {wide}>;",
+        ends.bytes
+    );
+    text += &ends.functions;
+    let rows = Param::Rows { axis: Some(axis.to_owned()), factor: 1 };
+    let mut params = vec![core.address(x)?, core.address(w)?, core.out.clone(), rows, Param::Tickets];
+    let (mut declared, mut after) = ("", "Nothing()".to_owned());
+    if let Some(((ids, picks), tile)) = sorts {
+        let count = Param::Rows { axis: Some(axis.to_owned()), factor: picks.per_row };
+        params.extend([core.address(*ids)?, count, Param::Picks { per_row: picks.per_row }]);
+        declared = ", const int* ids, const int picks, int* plan";
+        let groups = picks.groups;
+        after = format!("[&](int) {{ Sorted<{groups}, {tile}, {PRODUCT_WARPS}>::run(ids, picks, picks, plan); }}");
+    }
+    params.extend(ends.params.iter().cloned());
+    let _ = writeln!(
+        text,
+        "extern \"C\" __global__ void __launch_bounds__(Own::THREADS) @NAME@(const {xt}* x, const {wt}* w, float* out, const int rows, u32* tickets{declared}{}) {{\n  Own::run(x, w, out, rows, tickets, {}, {after});\n}}",
+        ends.signature, ends.call
+    );
+    let bytes = at_once * columns.next_multiple_of(4) * 4 + u64::from(ends.bytes);
+    let threads = PRODUCT_WARPS * 32;
+    let _ = writeln!(text, "static_assert(Own::THREADS == {threads} && Own::SHARED == {bytes}, \"a block\");");
+    let grid = [
+        Blocks { rows: None, factor: columns, per_block: PRODUCT_WARPS * wide },
+        Blocks { rows: Some(axis.to_owned()), factor: 1, per_block: at_once },
+    ];
+    let mut draft = core.unit(text, threads, grid, params);
+    draft.unit.dynamic_bytes = bytes as u32;
+    draft.buckets = Some(served);
+    Ok(draft)
+}
