@@ -55,7 +55,9 @@ def answers(reference, found):
     a, b = json.load(open(reference))["tokens"], json.load(open(found))["tokens"]
     same = sum(x == y for x, y in zip(a, b))
     print(f"greedy continuations: {same} of {len(a)} are the same")
-    return True
+    # Sums in another order round differently, and a choice between near equals may fall the other way once in a while; a wrong
+    # executor changes nearly all of them.
+    return len(a) == len(b) and 4 * same >= 3 * len(a)
 
 
 def served(address, given, reference, count=48):
@@ -70,8 +72,13 @@ def served(address, given, reference, count=48):
     with concurrent.futures.ThreadPoolExecutor(len(lists)) as pool:
         found = list(pool.map(ask, lists))
     same = sum(x == y for x, y in zip(found, wanted))
-    print(f"over HTTP, {len(lists)} at once: {same} continuations are those made one by one")
-    return True
+    print(f"over HTTP, {len(lists)} at once: {same} of {len(lists)} continuations are those made one by one")
+    for at, (x, y) in enumerate(zip(found, wanted)):
+        if x != y:
+            same_tokens = next((i for i, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
+            print(f"prompt {at}: {len(x)} tokens, {len(y)} one by one, the first {same_tokens} are the same", file=sys.stderr)
+    # Steps of another bucket add in another order, so the same allowance holds as between executors.
+    return len(lists) == len(wanted) and 4 * same >= 3 * len(lists)
 
 
 if __name__ == "__main__":

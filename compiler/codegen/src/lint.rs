@@ -83,7 +83,8 @@ fn has(line: &str, instruction: &str) -> bool {
         .is_some_and(|w| w == instruction || w.strip_prefix(instruction).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Lines of loops: first and last.
+/// Lines of loops: first and last. A loop's end is tested where it jumps back; what jumps back always stands apart, behind the
+/// rest, and returns to where threads that wait or that parted go on: that is no loop.
 fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
     let mut labels = HashMap::new();
     let mut found = Vec::new();
@@ -91,13 +92,18 @@ fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
         if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L_")) {
             labels.insert(label, number);
         }
-        let target =
-            line.split_once("BRA").and_then(|(_, rest)| rest.split_once("`(")).and_then(|(_, l)| l.split_once(')'));
-        if let Some(first) = target.and_then(|(label, _)| labels.get(label)) {
+        if let Some(first) = tested_target(line).and_then(|label| labels.get(label)) {
             found.push((*first, number));
         }
     }
     found
+}
+
+/// Where a line jumps to if a condition holds.
+fn tested_target(line: &str) -> Option<&str> {
+    let (before, rest) = line.split_once("BRA")?;
+    let is_tested = before.contains('@') || rest.starts_with(" P") || rest.starts_with(" !P") || rest.starts_with(" U");
+    Some(rest.split_once("`(")?.1.split_once(')')?.0).filter(|_| is_tested)
 }
 
 #[cfg(test)]
@@ -118,6 +124,15 @@ mod tests {
         for costly in ["MEMBAR.ALL.GPU", "ERRBAR", "@P0 STL.128 [R1], R4", "CCTL.IVALL"] {
             assert_eq!(lint(UNIT, &code(costly, "NOP")).len(), 1, "{costly}");
         }
+    }
+
+    #[test]
+    fn the_way_back_of_threads_that_waited_is_no_loop() {
+        let inside = " /*0008*/ @!P0 BRA `(.L_x_9) ;\n.L_x_1:\n /*0010*/ HGMMA.64x16x16 R24 ;\n /*0020*/ EXIT ;";
+        let apart = ".L_x_9:\n /*0030*/ MEMBAR.SC.GPU ;\n /*0040*/ BRA `(.L_x_1) ;\n";
+        assert_eq!(lint(UNIT, &format!("{inside}\n{apart}")), Vec::<String>::new());
+        let looping = apart.replace("BRA", "@P1 BRA");
+        assert_eq!(lint(UNIT, &format!("{inside}\n{looping}")).len(), 1);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use elementary::{cos, exp, log, log1p, sigmoid, sin, tanh};
 pub use f16::{decode_f16, f16_value};
 pub use fold::{ABSENT, GROUP, fold_by, fold_columns, fold_group, fold_halving, fold_map, fold_sum};
 pub use narrow::{
-    BLOCK, Block, e2m1_code, e2m1_value, e4m3_code, e4m3_value, e5m2_code, e5m2_value, e8m0_code, e8m0_value,
-    round_e4m3, round_e5m2,
+    BLOCK, Block, E4M3_LARGEST, NVFP4_LARGEST, e2m1_code, e2m1_value, e4m3_code, e4m3_value, e5m2_code, e5m2_value,
+    e8m0_code, e8m0_value, round_e4m3, round_e5m2,
 };
 pub use random::{hash_name, synthetic, uniform};

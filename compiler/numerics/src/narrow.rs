@@ -160,6 +160,12 @@ pub fn round_e5m2(x: f32) -> f32 {
     e5m2_value(e5m2_code(x))
 }
 
+/// Largest magnitude of e4m3.
+pub const E4M3_LARGEST: f32 = 448.0;
+
+/// Largest magnitude of an nvfp4 element: the largest code times the largest scale.
+pub const NVFP4_LARGEST: f32 = 6.0 * E4M3_LARGEST;
+
 /// Elements under one scale.
 pub const BLOCK: usize = 16;
 

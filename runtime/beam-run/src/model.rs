@@ -70,22 +70,23 @@ pub fn engine(
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
-    engine_of(artifact, args, limits, (context_tokens, running), next)
+    engine_of(artifact, args, limits, (context_tokens, running), |text| Failure::usage(format!("{text}; {next}")))
 }
 
-/// The same with all that an engine can be told, and a cache for so many sequences of so many tokens.
+/// The same with all that an engine can be told, and a cache for so many sequences of so many tokens; `no_memory` makes a failure
+/// of the text that says that there is no memory for it.
 pub fn engine_of(
     artifact: &Artifact,
     args: &ModelArgs,
     limits: Limits,
     (context_tokens, running): (usize, usize),
-    next: &str,
+    no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let weights = weights(artifact, args)?;
     let pages = pool_pages_for(&artifact.plan, context_tokens, running);
     let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
-        PrepareError::PoolMemory { kind, pages, bytes } => Failure::usage(format!(
-            "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give; {next}"
+        PrepareError::PoolMemory { kind, pages, bytes } => no_memory(format!(
+            "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give"
         )),
         other => Failure::input(other),
     })?;

@@ -2,10 +2,11 @@
 
 use crate::body::Room;
 use crate::controls::Controls;
+use crate::door::{Load, Turned};
 use crate::error::{self, ApiError};
 use crate::key::Key;
 use crate::responses::Store;
-use crate::service::{Generation, Load, Service, Turned};
+use crate::service::{Generation, Service};
 use axum::http::StatusCode;
 use engine::Request;
 use std::sync::Arc;
@@ -211,16 +212,10 @@ impl App {
         asked.map(|tokens| if self.options.truncate { tokens.min(room.max(1)) } else { tokens })
     }
 
-    /// Refuses when no request is taken now, before anything is spent on it.
-    pub(crate) fn admits(&self) -> Result<(), ApiError> {
+    /// Refuses when no request is taken now, before anything is spent on it; its name, where that is known.
+    pub(crate) fn admits(&self, rid: Option<&str>) -> Result<(), ApiError> {
         self.serves()?;
-        match self.service.is_full() {
-            Some(load) => {
-                self.service.metrics().turned_away();
-                Err(self.full(load))
-            }
-            None => Ok(()),
-        }
+        self.service.admits(rid).map_err(|load| self.full(load))
     }
 
     /// Refuses when the engine can do nothing for anybody.
@@ -311,7 +306,7 @@ impl App {
         prompt: &str,
         max_tokens: &str,
     ) -> Result<Generation, ApiError> {
-        self.admits()?;
+        self.admits(Some(&rid))?;
         self.affords_logprobs(&mut requests, max_tokens)?;
         self.service.submit(requests, rid).await.map_err(|turned| self.turned(turned, prompt, max_tokens))
     }

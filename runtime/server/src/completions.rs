@@ -96,7 +96,7 @@ fn read(app: &App, body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let mut names = FieldNames { prompt: "prompt", ..FieldNames::default() };
     let format = format(fields, &mut names)?;
     let (prompts, _) = plain::prompts(app, "prompt", prompt)?;
-    let first = Setting { params, format, names };
+    let first = Setting { params, format, names, within: String::new() };
     let how = Continuing { first, others: Vec::new(), default_max_tokens: DEFAULT_MAX_TOKENS, choices };
     let echo = fields.boolean("echo")?.unwrap_or(false);
     Ok(Asked { prompts, how, echo, logprobs, streaming: params::stream_options(fields)? })

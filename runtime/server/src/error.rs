@@ -52,6 +52,11 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
     }
 
+    /// The same of a field that stands inside another; `within` is what comes before its name, such as `sampling_params.`.
+    pub fn within(self, within: &str) -> Self {
+        ApiError { param: self.param.map(|param| format!("{within}{param}")), ..self }
+    }
+
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",

@@ -104,18 +104,25 @@ pub(crate) async fn generate(
 
 /// `GET /health_generate`: whether a token can be made right now, whoever else waits.
 pub(crate) async fn health_generate(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+    token_health(&app, tokio::time::sleep(HEALTH_TIME)).await.map(|word| Json(json!({"status": word})))
+}
+
+/// Whether a token is made until `time` is up, or others get theirs meanwhile.
+pub(crate) async fn token_health(app: &App, time: impl Future<Output = ()>) -> Result<&'static str, ApiError> {
     app.serves()?;
-    let before = app.service.steps();
-    let outcome = tokio::time::timeout(HEALTH_TIME, one_token(&app)).await;
-    let outcome = outcome.unwrap_or_else(|_| {
-        let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
-        Err(ApiError::unavailable("engine_slow", message))
-    });
+    let before = app.service.metrics().generated();
+    let outcome = tokio::select! {
+        outcome = one_token(app) => outcome,
+        () = time => {
+            let message = format!("no token was made within {} s; ask another server", HEALTH_TIME.as_secs());
+            Err(ApiError::unavailable("engine_slow", message))
+        }
+    };
     match outcome {
-        Ok(()) => Ok(Json(json!({"status": "ok"}))),
-        // Others get their tokens, as many as there is room for.
-        Err(error) if error.status == StatusCode::SERVICE_UNAVAILABLE && app.service.steps() > before => {
-            app.serves().map(|()| Json(json!({"status": "busy"})))
+        Ok(()) => Ok("ok"),
+        // As many as there is room for.
+        Err(error) if error.status == StatusCode::SERVICE_UNAVAILABLE && app.service.metrics().generated() > before => {
+            app.serves().map(|()| "busy")
         }
         Err(error) => Err(error),
     }
@@ -194,7 +201,7 @@ fn settings(
         Some(Value::Array(each)) => each,
         _ => {
             let one = fields.object(name)?.cloned().unwrap_or_default();
-            let (first, choices) = setting(app, one, common)?;
+            let (first, choices) = setting(app, one, common, format!("{name}."))?;
             return Ok((first, Vec::new(), choices));
         }
     };
@@ -207,8 +214,7 @@ fn settings(
     for (i, one) in each.iter().enumerate() {
         let at = format!("{name}[{i}]");
         let one = one.as_object().ok_or_else(|| wrong_type(&at, one, "an object"))?;
-        let placed = |error: ApiError| ApiError { param: error.param.map(|param| format!("{at}.{param}")), ..error };
-        all.push(setting(app, one.clone(), common).map_err(placed)?);
+        all.push(setting(app, one.clone(), common, format!("{at}."))?);
     }
     let choices = all.first().map_or(1, |(_, choices)| *choices);
     if let Some(i) = all.iter().position(|(_, n)| *n != choices) {
@@ -221,23 +227,30 @@ fn settings(
     Ok((first, all.collect(), choices))
 }
 
-/// One object of `sampling_params`, and how many answers it asks for.
-fn setting(app: &App, mut sampling: Map<String, Value>, common: &Common<'_>) -> Result<(Setting, usize), ApiError> {
+/// One object of `sampling_params`, and how many answers it asks for; `within` stands before its fields' names in errors.
+fn setting(
+    app: &App,
+    mut sampling: Map<String, Value>,
+    common: &Common<'_>,
+    within: String,
+) -> Result<(Setting, usize), ApiError> {
     for (from, to) in RENAMED {
         if let Some(value) = sampling.remove(from) {
             sampling.insert(to.into(), value);
         }
     }
     let fields = Fields(&sampling);
-    let mut params = params::params(app, fields, NAMES)?;
+    let placed = |error: ApiError| error.within(&within);
+    let mut params = params::params(app, fields, NAMES).map_err(placed)?;
     let wanted = common.wanted;
     params.sampling.logprobs = wanted.logprobs.then_some(wanted.top);
     params.sampling.listed = if wanted.logprobs { wanted.listed.clone() } else { Vec::new() };
     params.rid = Some(common.rid.to_owned());
-    let (max_tokens, within) = ("max_new_tokens", "sampling_params.");
-    let mut names = FieldNames { prompt: common.prompt, max_tokens, within, ..FieldNames::default() };
-    let format = format(fields, &mut names)?;
-    Ok((Setting { params, format, names }, params::choices(fields)?))
+    let max_tokens = "sampling_params.max_new_tokens";
+    let mut names = FieldNames { prompt: common.prompt, max_tokens, ..FieldNames::default() };
+    let format = format(fields, &mut names).map_err(placed)?;
+    let choices = params::choices(fields).map_err(placed)?;
+    Ok((Setting { params, format, names, within }, choices))
 }
 
 fn wanted(app: &App, fields: Fields<'_>) -> Result<Wanted, ApiError> {

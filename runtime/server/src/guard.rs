@@ -24,7 +24,7 @@ pub(crate) async fn user(State(app): State<Arc<App>>, request: Request, next: Ne
 
 /// Lets through what can be taken now: others are turned away before their body is read.
 pub(crate) async fn admitted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match app.admits() {
+    match app.admits(None) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }

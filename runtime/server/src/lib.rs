@@ -19,6 +19,7 @@ mod chat;
 mod completions;
 mod control;
 mod controls;
+mod door;
 mod error;
 mod errors;
 mod fields;
@@ -37,6 +38,7 @@ mod params;
 mod parts;
 mod payload;
 mod plain;
+mod rate;
 mod refusals;
 mod responses;
 mod router;
@@ -46,12 +48,13 @@ mod tokens;
 mod turn;
 
 pub use app::{App, Options};
+pub use door::Door;
 pub use key::Key;
 pub use listen::serve;
 pub use log::{Log, LogFormat};
 pub use metrics::Metrics;
 pub use router::router;
-pub use service::{Door, Service};
+pub use service::Service;
 
 #[cfg(test)]
 mod tests;

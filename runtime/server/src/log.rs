@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value, json};
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Lines that wait to be written; more are lost.
@@ -28,19 +28,40 @@ pub struct Log {
     format: LogFormat,
     lines: SyncSender<String>,
     lost: Arc<AtomicU64>,
+    end: Arc<End>,
+}
+
+/// Whether the log's thread has ended.
+#[derive(Debug, Default)]
+struct End {
+    is_there: Mutex<bool>,
+    comes: Condvar,
 }
 
 impl Log {
     /// A log that is written to `out`.
     pub fn to(format: LogFormat, mut out: impl Write + Send + 'static) -> std::io::Result<Log> {
         let (lines, waiting) = sync_channel::<String>(WAITING);
+        let end = Arc::new(End::default());
+        let own = end.clone();
         std::thread::Builder::new().name("log".into()).spawn(move || {
             for line in waiting {
                 // A log that cannot be written is no reason to stop serving.
                 let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
             }
+            *own.is_there.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            own.comes.notify_all();
         })?;
-        Ok(Log { format, lines, lost: Arc::default() })
+        Ok(Log { format, lines, lost: Arc::default(), end })
+    }
+
+    /// Gives this log up and waits until nobody else has it and all its lines are written, or the time is up; whether they are.
+    pub fn finish(self, time: Duration) -> bool {
+        let end = self.end.clone();
+        drop(self);
+        let is_there = end.is_there.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = end.comes.wait_timeout_while(is_there, time, |is_there| !*is_there);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Writes a line about `event` with these fields.
@@ -85,7 +106,6 @@ fn rounded(number: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, channel};
 
     /// Takes a line only when it is let.
@@ -130,9 +150,22 @@ mod tests {
     }
 
     #[test]
+    fn whoever_goes_waits_for_the_last_line() {
+        let (written, (go, wait)) = (Arc::new(Mutex::new(Vec::new())), channel());
+        let log = Log::to(LogFormat::Json, Slow(written.clone(), wait)).unwrap();
+        log.write("a", json!({}));
+        let other = log.clone();
+        assert!(!log.finish(Duration::ZERO));
+        other.write("b", json!({}));
+        drop(go);
+        assert!(other.finish(Duration::from_secs(600)));
+        assert_eq!(written.lock().unwrap().iter().filter(|b| **b == b'\n').count(), 2);
+    }
+
+    #[test]
     fn text_has_one_line_whatever_a_client_sends() {
         let (lines, _kept) = sync_channel(1);
-        let log = Log { format: LogFormat::Text, lines, lost: Arc::default() };
+        let log = Log { format: LogFormat::Text, lines, lost: Arc::default(), end: Arc::default() };
         let Value::Object(fields) = json!({"rid": "a\nb=\"c\"", "n": 1.5}) else { unreachable!() };
         assert_eq!(log.text(fields), "rid=\"a\\nb=\\\"c\\\"\" n=1.5\n");
     }

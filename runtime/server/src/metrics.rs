@@ -4,6 +4,7 @@ use engine::{Scheduler, Usage};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Upper bounds of the latency histograms, in seconds.
@@ -88,6 +89,8 @@ pub struct Metrics {
     /// Tokens in a thousand seconds, lately.
     rate: AtomicU64,
     idle_micros: AtomicU64,
+    /// Since when there is nothing to do.
+    resting: Mutex<Option<Instant>>,
     pub(crate) grammars: AtomicU64,
     pub(crate) grammar_timeouts: AtomicU64,
     pub(crate) grammar_refusals: AtomicU64,
@@ -157,9 +160,28 @@ impl Metrics {
         self.rate.store((tokens_per_second * 1e3) as u64, Ordering::Relaxed);
     }
 
-    /// There was nothing to do for so long.
-    pub(crate) fn rested(&self, time: Duration) {
-        self.idle_micros.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    /// There is nothing to do from now on.
+    pub(crate) fn rests(&self, now: Instant) {
+        self.resting().get_or_insert(now);
+    }
+
+    /// There is something to do.
+    pub(crate) fn wakes(&self, now: Instant) {
+        let mut resting = self.resting();
+        if let Some(since) = resting.take() {
+            self.idle_micros.fetch_add((now - since).as_micros() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Time without anything to do, the present pause included.
+    fn idle_seconds(&self, now: Instant) -> f64 {
+        let resting = self.resting();
+        let before = Duration::from_micros(self.idle_micros.load(Ordering::Relaxed));
+        (before + resting.map_or(Duration::ZERO, |since| now - since)).as_secs_f64()
+    }
+
+    fn resting(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the log says of the load.
@@ -267,13 +289,13 @@ impl Metrics {
         for (stage, histogram) in STAGES.iter().zip(&self.stages) {
             page.buckets("per_stage_req_latency_seconds", &format!("stage=\"{stage}\""), histogram);
         }
-        page.head("gen_throughput", "gauge", "tokens a second over the last second, 0 while there is nothing to do");
-        page.sample("gen_throughput", "", total(&self.rate) / 1e3);
-        page.counter(
-            "scheduler_idle_seconds_total",
-            "time without anything to do, until the last request came",
-            total(&self.idle_micros) / 1e6,
+        page.head(
+            "gen_throughput",
+            "gauge",
+            "tokens a second over the last second of work, 0 while there is nothing to do",
         );
+        page.sample("gen_throughput", "", total(&self.rate) / 1e3);
+        page.counter("scheduler_idle_seconds_total", "time without anything to do", self.idle_seconds(Instant::now()));
         page.counter("num_grammar_total", "grammars asked for", total(&self.grammars));
         page.counter("num_grammar_timeout_total", "grammars that took too long", total(&self.grammar_timeouts));
         page.counter("num_grammar_aborted_total", "grammars that were refused", total(&self.grammar_refusals));
@@ -409,6 +431,19 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_pause_that_lasts_is_counted_once() {
+        let (metrics, start) = (Metrics::default(), Instant::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(metrics.idle_seconds(at(1)), 0.0);
+        metrics.rests(at(1));
+        metrics.rests(at(2));
+        assert_eq!(metrics.idle_seconds(at(4)), 3.0);
+        metrics.wakes(at(5));
+        metrics.wakes(at(6));
+        assert_eq!(metrics.idle_seconds(at(9)), 4.0);
     }
 
     /// Every name that the dashboard asks for is on the page.

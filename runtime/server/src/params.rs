@@ -242,13 +242,20 @@ pub(crate) fn is_one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
 
-const SHARED: [Refused; 6] = [
+const SHARED: [Refused; 13] = [
     ("use_beam_search", is_false, LEAVE_OUT),
     ("length_penalty", is_one, LEAVE_OUT),
     ("prompt_logprobs", never, "use `/v1/completions` with `echo` and `logprobs`"),
     ("stop_regex", never, "use `stop` with plain strings"),
     ("lora_path", never, LEAVE_OUT),
     ("custom_logit_processor", never, LEAVE_OUT),
+    ("allowed_token_ids", never, "use `logit_bias`, or a format"),
+    ("bad_words", |words| words.as_array().is_some_and(Vec::is_empty), "use `logit_bias`"),
+    ("truncate_prompt_tokens", never, "send a shorter prompt"),
+    ("thinking_token_budget", never, LEAVE_OUT),
+    ("return_token_ids", is_false, LEAVE_OUT),
+    ("return_hidden_states", is_false, LEAVE_OUT),
+    ("guided_whitespace_pattern", never, LEAVE_OUT),
 ];
 
 /// Refuses the parameters of a table.

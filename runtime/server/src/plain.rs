@@ -8,10 +8,14 @@ use crate::turn::{ByGrammar, FieldNames, Following, Format, Least, Params, Plan,
 use engine::{Constraint, Namespace, PromptScores, Request};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use text::grammar::Grammar;
 
 /// Most prompts of one request.
 const MOST_PROMPTS: usize = 128;
+/// Most different grammars of one request, and how long it may wait for all of them together.
+const MOST_GRAMMARS: usize = 16;
+const GRAMMARS_TIME: Duration = Duration::from_secs(4);
 
 /// A prompt.
 #[derive(Clone, Debug)]
@@ -27,6 +31,15 @@ pub(crate) struct Setting {
     pub format: Format,
     /// What its fields are called.
     pub names: FieldNames,
+    /// What stands before these names, such as `sampling_params.`.
+    pub within: String,
+}
+
+impl Setting {
+    /// The field of its format, as the client sent it.
+    fn format_param(&self) -> String {
+        format!("{}{}", self.within, self.names.format_param())
+    }
 }
 
 /// How prompts are continued.
@@ -49,18 +62,38 @@ impl Continuing {
 
     /// The grammar of each prompt, with what its answers are to have before they end.
     async fn grammars(&self, app: &Arc<App>, prompts: usize) -> Result<Vec<Option<(Arc<Grammar>, Least)>>, ApiError> {
-        let mut grammars = Vec::new();
-        for prompt in 0..=self.others.len() {
-            let Setting { params, format, names } = self.setting(prompt);
-            grammars.push(match format {
-                Format::Text => None,
-                Format::Held(spec) => Some((compiled(app, spec.clone(), *names).await?, Least::of(params))),
-            });
+        let until = Instant::now() + GRAMMARS_TIME;
+        let (mut grammars, mut different): (_, Vec<Arc<Grammar>>) = (Vec::new(), Vec::new());
+        for setting in std::iter::once(&self.first).chain(&self.others) {
+            let Format::Held(spec) = &setting.format else {
+                grammars.push(None);
+                continue;
+            };
+            let compiled = tokio::time::timeout_at(until.into(), compiled(app, spec.clone(), setting.names)).await;
+            let grammar = compiled.unwrap_or_else(|_| Err(late())).map_err(|error| error.within(&setting.within))?;
+            // Equal ones are found among those that are kept.
+            if !different.iter().any(|other| Arc::ptr_eq(other, &grammar)) {
+                different.push(grammar.clone());
+            }
+            if different.len() > MOST_GRAMMARS {
+                let message =
+                    format!("the request has more than {MOST_GRAMMARS} different formats; send several requests");
+                return Err(ApiError::field(setting.format_param(), "request_too_large", message));
+            }
+            grammars.push(Some((grammar, Least::of(&setting.params))));
         }
         let last = grammars.last().cloned().flatten();
         grammars.resize(prompts.max(grammars.len()), last);
         Ok(grammars)
     }
+}
+
+/// All grammars of a request together took too long.
+fn late() -> ApiError {
+    let seconds = GRAMMARS_TIME.as_secs();
+    let message =
+        format!("compiling the request's formats took more than {seconds} s; send fewer of them, or try again later");
+    ApiError::unavailable("grammars_busy", message)
 }
 
 /// Reads a prompt, or several: a text, token ids, or a list of either. The answer says whether it was a list.
@@ -95,7 +128,7 @@ pub(crate) async fn plan(
     how: &Continuing,
     scores: impl Fn(usize) -> Option<PromptScores>,
 ) -> Result<Plan, ApiError> {
-    app.admits()?;
+    app.admits(how.first.params.rid.as_deref())?;
     prompts.iter().try_for_each(|prompt| app.fits(prompt.ids.len(), how.first.names.prompt))?;
     let tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     app.affords(tokens.saturating_mul(how.choices), prompts.len().saturating_mul(how.choices), how.first.names.prompt)?;
@@ -126,7 +159,7 @@ fn choice(
     let mut sampling = params.sampling.clone();
     sampling.seed = sampling.seed.wrapping_add(index);
     let asked = params.max_tokens.unwrap_or(how.default_max_tokens);
-    let grammar = following.as_ref().map(|one| ByGrammar::of(one, setting.names.format_param()));
+    let grammar = following.as_ref().map(|one| ByGrammar::of(one, setting.format_param()));
     let request = Request {
         prompt: prompt.ids.clone(),
         max_tokens: app.answer_tokens(Some(asked), prompt.ids.len()),

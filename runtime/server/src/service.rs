@@ -1,8 +1,10 @@
 //! The engine's thread and the door to it: requests in, one channel of events out for each client.
 
+use crate::door::{Door, Load, Turned};
 use crate::log::{Log, seconds};
 use crate::metrics::{Metrics, Stage};
-use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Usage};
+use crate::rate::Rate;
+use engine::{Engine, Event, Executor, FinishReason, Progress, Request, RequestId, Usage};
 use serde_json::json;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -16,36 +18,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// What bounds the door to the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
-    /// Most answers that wait for room, beside those that may run at once; more are turned away.
-    pub queued: usize,
-    /// A request that has waited for so long and has not started is turned away; `None`: it waits on.
-    pub wait: Option<Duration>,
-    /// An engine that has work and finishes no step for so long is stuck.
-    pub stuck: Duration,
-}
-
-impl Default for Door {
-    fn default() -> Self {
-        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60) }
-    }
-}
-
-impl Door {
-    /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
-    /// for memory or because as many run as may, none can.
-    fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
-        let (taken, most) = if stalled > 0 {
-            (load.waiting, self.queued)
-        } else {
-            (load.all(), most_running.saturating_add(self.queued))
-        };
-        taken.saturating_add(more) <= most
-    }
-}
-
 /// How long the thread looks for new requests while a device computes: at least, at most, and by how much of the time that
 /// it has computed already. Short steps are noticed soon, and long ones cost few looks.
 const POLL: Duration = Duration::from_micros(50);
@@ -53,9 +25,6 @@ const LONGEST_POLL: Duration = Duration::from_millis(1);
 const POLLS: u32 = 32;
 /// How often whoever waits looks whether the engine is stuck while it becomes so.
 const LOOKS: u32 = 64;
-/// How long tokens are counted for their rate, and after how many of these times the load is written to the log.
-const RATE: Duration = Duration::from_secs(1);
-const RATES_A_LINE: u32 = 10;
 /// Most events that are handed over at once.
 const BATCH: usize = 256;
 /// What requests are told whose step broke off.
@@ -99,39 +68,6 @@ pub(crate) enum Whom {
     One(RequestId),
 }
 
-/// Answers that run and answers that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub running: usize,
-    pub waiting: usize,
-}
-
-impl Load {
-    /// All of them.
-    pub fn all(self) -> usize {
-        self.running.saturating_add(self.waiting)
-    }
-}
-
-/// Why a request was not taken.
-#[derive(Debug)]
-pub(crate) enum Turned {
-    /// It could never run.
-    Refused(Refusal),
-    /// So many run and wait.
-    Full(Load),
-    /// So many answers could never be under way together: those that may run and those that may wait.
-    TooMany(usize, Load),
-    /// It has waited for so long.
-    Late(Duration),
-    /// A request that is not finished has this name.
-    Named(String),
-    /// The engine does not come back from a step.
-    Stuck,
-    /// The engine's thread is gone.
-    Stopped,
-}
-
 /// A running engine. Clones share it; its thread ends when the last is gone and every request is finished.
 #[derive(Clone)]
 pub struct Service {
@@ -152,9 +88,18 @@ struct State {
     round_ms: AtomicU64,
     /// How many found no room in the last step.
     stalled: AtomicUsize,
-    /// Steps that came back.
-    steps: AtomicU64,
     metrics: Metrics,
+    log: Option<Log>,
+}
+
+impl State {
+    /// A request finds no place, or has waited too long; its name, where it is known.
+    fn turned_away(&self, rid: Option<&str>, why: &str) {
+        self.metrics.turned_away();
+        if let Some(log) = &self.log {
+            log.write("rejected", json!({"rid": rid, "reason": why, "num_queue_reqs": self.metrics.queued()}));
+        }
+    }
 }
 
 impl Service {
@@ -177,8 +122,8 @@ impl Service {
             started: Instant::now(),
             round_ms: AtomicU64::new(0),
             stalled: AtomicUsize::new(0),
-            steps: AtomicU64::new(0),
             metrics: Metrics::default(),
+            log,
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
         let most_running = engine.scheduler().most_running();
@@ -188,8 +133,8 @@ impl Service {
             let state = alive.0.clone();
             let _alive = alive;
             let (events, clients, names, arrivals, stalled) = Default::default();
-            let rated = Rated { since: Instant::now(), tokens: 0, count: 0 };
-            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, log, rated }.run();
+            let rate = Rate::default();
+            Worker { engine, inbox, events, clients, names, arrivals, stalled, door: own, state, rate }.run();
         })?;
         Ok(Service { orders, state, limit_tokens, vocab, most_running, door })
     }
@@ -217,22 +162,22 @@ impl Service {
             && now_ms.saturating_sub(last_ms) > self.door.stuck.as_millis() as u64
     }
 
-    /// What runs and waits, if no more may.
-    pub(crate) fn is_full(&self) -> Option<Load> {
+    /// Whether one more answer finds a place; what runs and waits, if not. The request is then turned away, by its name where
+    /// that is known.
+    pub(crate) fn admits(&self, rid: Option<&str>) -> Result<(), Load> {
         let metrics = &self.state.metrics;
         let load = Load { running: metrics.running(), waiting: metrics.queued() };
         let stalled = self.state.stalled.load(Ordering::Acquire);
-        (!self.door.admits(load, stalled, 1, self.most_running)).then_some(load)
+        if self.door.admits(load, stalled, 1, self.most_running) {
+            return Ok(());
+        }
+        self.state.turned_away(rid, "full");
+        Err(load)
     }
 
     /// Most answers that can be under way together.
     pub(crate) fn most_answers(&self) -> Load {
         Load { running: self.most_running, waiting: self.door.queued }
-    }
-
-    /// Steps that came back so far.
-    pub(crate) fn steps(&self) -> u64 {
-        self.state.steps.load(Ordering::Relaxed)
     }
 
     /// Counts and times of this server.
@@ -360,6 +305,35 @@ struct Client {
 }
 
 impl Client {
+    /// Counts what has happened to it.
+    fn note(&mut self, event: &Event, begun: Instant, now: Instant, state: &State) {
+        let (since, metrics) = (self.group.since, &state.metrics);
+        match event {
+            Event::Started { .. } => {
+                self.left = Some(begun);
+                metrics.left_queue(begun - since);
+            }
+            Event::Scored { .. } => {}
+            Event::Token { .. } => {
+                if self.first.is_none() {
+                    self.first = Some(now);
+                    metrics.stage(Stage::Prompt, now - self.left.unwrap_or(since));
+                }
+                metrics.token(since, self.last.replace(now), now);
+            }
+            Event::Finished { reason, usage, .. } => {
+                let is_given_up = *reason == FinishReason::Aborted && !self.is_enough;
+                metrics.finished(since, now, is_given_up, usage);
+                if let Some(first) = self.first {
+                    metrics.stage(Stage::Answer, now - first);
+                }
+                if let Some(log) = &state.log {
+                    log.write("request", self.fields(now, reason, usage));
+                }
+            }
+        }
+    }
+
     /// What the log says of a request that is over.
     fn fields(&self, now: Instant, reason: &FinishReason, usage: &Usage) -> serde_json::Value {
         let since = self.group.since;
@@ -390,6 +364,8 @@ struct Group {
     rid: String,
     /// Whether each of its requests has a name besides.
     is_several: bool,
+    /// Whether it only looks whether the engine works: nobody counts it.
+    is_probe: bool,
     since: Instant,
     /// One of its requests has left the queue.
     has_started: AtomicBool,
@@ -411,15 +387,7 @@ struct Worker<E: Executor> {
     stalled: usize,
     door: Door,
     state: Arc<State>,
-    log: Option<Log>,
-    rated: Rated,
-}
-
-/// Since when tokens are counted, how many there were by then, and how often that was.
-struct Rated {
-    since: Instant,
-    tokens: u64,
-    count: u32,
+    rate: Rate,
 }
 
 impl<E: Executor> Worker<E> {
@@ -439,13 +407,14 @@ impl<E: Executor> Worker<E> {
             }
             self.turn_late_away();
             self.begin_step(progress);
+            let begun = Instant::now();
             // A defect in an executor costs the requests of that step, not the server.
             let step = catch_unwind(AssertUnwindSafe(|| self.engine.step()));
             progress = step.unwrap_or_else(|_| {
                 self.fail_all();
                 Progress::Worked
             });
-            self.deliver();
+            self.deliver(begun);
         }
     }
 
@@ -456,25 +425,17 @@ impl<E: Executor> Worker<E> {
             self.stalled = self.engine.scheduler().waiting();
             self.state.stalled.store(self.stalled, Ordering::Release);
         }
-        if progress == Progress::Worked {
-            self.state.steps.fetch_add(1, Ordering::Relaxed);
-        }
-        let metrics = &self.state.metrics;
+        let (metrics, is_idle, now) = (&self.state.metrics, progress == Progress::Idle, Instant::now());
         metrics.load(self.engine.scheduler());
-        let (tokens, passed) = (metrics.generated(), self.rated.since.elapsed());
-        if progress == Progress::Idle {
-            metrics.rate(0.0);
-            self.state.is_busy.store(false, Ordering::Release);
-        } else if passed >= RATE {
-            metrics.rate((tokens - self.rated.tokens) as f64 / passed.as_secs_f64());
-            self.rated.count += 1;
-        }
-        if progress == Progress::Idle || passed >= RATE {
-            (self.rated.since, self.rated.tokens) = (Instant::now(), tokens);
-        }
-        if let (Some(log), RATES_A_LINE..) = (&self.log, self.rated.count) {
+        let is_due = self.rate.look(now, metrics.generated(), !is_idle);
+        metrics.rate(self.rate.per_second());
+        if let (Some(log), true) = (&self.state.log, is_due) {
             log.write("load", metrics.load_fields());
-            self.rated.count = 0;
+        }
+        if is_idle {
+            metrics.rate(0.0);
+            metrics.rests(now);
+            self.state.is_busy.store(false, Ordering::Release);
         }
     }
 
@@ -490,10 +451,10 @@ impl<E: Executor> Worker<E> {
     fn take_orders(&mut self, progress: Progress, poll: Duration) -> bool {
         let first = match progress {
             Progress::Idle => {
-                let since = Instant::now();
                 let Ok(order) = self.inbox.recv() else { return false };
-                self.state.metrics.rested(since.elapsed());
-                (self.rated.since, self.rated.count) = (Instant::now(), 0);
+                let (now, metrics) = (Instant::now(), &self.state.metrics);
+                metrics.wakes(now);
+                self.rate.look(now, metrics.generated(), true);
                 Some(order)
             }
             Progress::Waiting => match self.inbox.recv_timeout(poll) {
@@ -524,7 +485,7 @@ impl<E: Executor> Worker<E> {
             }
             Order::Abort { whom, reply } => {
                 let count = self.abort(&whom);
-                self.deliver();
+                self.deliver(Instant::now());
                 let _ = reply.send(count);
             }
             Order::Enough { id } => {
@@ -532,7 +493,7 @@ impl<E: Executor> Worker<E> {
                     client.is_enough = true;
                     self.engine.abort(id);
                     // Its name is free for what its client sends next.
-                    self.deliver();
+                    self.deliver(Instant::now());
                 }
             }
             Order::Flush { reply } => {
@@ -543,8 +504,8 @@ impl<E: Executor> Worker<E> {
 
     fn submit(&mut self, asked: Asked) -> Result<Taken, Turned> {
         let Asked { requests, rid, is_probe } = asked;
-        if self.names.contains_key(&rid) {
-            return Err(Turned::Named(rid));
+        if let Some(taken) = self.taken(&rid, requests.len()) {
+            return Err(Turned::Named(taken));
         }
         let (scheduler, all) = (self.engine.scheduler(), requests.len());
         let load = Load { running: scheduler.running(), waiting: scheduler.waiting() };
@@ -553,7 +514,7 @@ impl<E: Executor> Worker<E> {
             return Err(Turned::TooMany(all, most));
         }
         if !is_probe && !self.door.admits(load, self.stalled, all, most.running) {
-            self.turned_away(&rid, "full");
+            self.state.turned_away(Some(&rid), "full");
             return Err(Turned::Full(load));
         }
         // One that is refused leaves none of the others behind.
@@ -561,7 +522,8 @@ impl<E: Executor> Worker<E> {
         let (events, receiver) = unbounded_channel();
         let (has_started, is_late) = Default::default();
         let is_several = ids.len() > 1;
-        let group = Arc::new(Group { rid: rid.clone(), is_several, since: Instant::now(), has_started, is_late });
+        let since = Instant::now();
+        let group = Arc::new(Group { rid: rid.clone(), is_several, is_probe, since, has_started, is_late });
         for (index, id) in ids.iter().enumerate() {
             let (events, group) = (events.clone(), group.clone());
             self.clients
@@ -570,7 +532,7 @@ impl<E: Executor> Worker<E> {
         if !ids.is_empty() {
             self.names.insert(rid, ids.len());
         }
-        if self.door.wait.is_some() {
+        if self.door.wait.is_some() && !is_probe {
             self.arrivals.push_back(group.clone());
         }
         Ok(Taken { ids, group, events: receiver })
@@ -588,11 +550,17 @@ impl<E: Executor> Worker<E> {
         Some(client)
     }
 
-    fn turned_away(&self, rid: &str, why: &str) {
-        self.state.metrics.turned_away();
-        if let Some(log) = &self.log {
-            log.write("rejected", json!({"rid": rid, "reason": why, "num_queue_reqs": self.state.metrics.queued()}));
+    /// The name of so many answers, or of one of them, that something has which is not finished.
+    fn taken(&self, rid: &str, answers: usize) -> Option<String> {
+        let is_answer = |base: &str, index: &str| {
+            let is_so = |c: &Client| c.group.is_several && c.group.rid == base && c.index.to_string() == index;
+            self.clients.values().any(is_so)
+        };
+        if self.names.contains_key(rid) || rid.rsplit_once('_').is_some_and(|(base, index)| is_answer(base, index)) {
+            return Some(rid.to_owned());
         }
+        let each = (0..if answers > 1 { answers } else { 0 }).map(|index| name_of(rid, index));
+        each.into_iter().find(|name| self.names.contains_key(name))
     }
 
     /// Gives up what has waited too long.
@@ -608,7 +576,7 @@ impl<E: Executor> Worker<E> {
                 continue;
             }
             group.is_late.store(true, Ordering::Release);
-            self.turned_away(&group.rid, "late");
+            self.state.turned_away(Some(&group.rid), "late");
             let of_group = |(_, client): &(&RequestId, &Client)| Arc::ptr_eq(&client.group, &group);
             let late: Vec<RequestId> = self.clients.iter().filter(of_group).map(|(id, _)| *id).collect();
             late.iter().for_each(|id| self.engine.abort(*id));
@@ -646,7 +614,9 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    fn deliver(&mut self) {
+    /// Hands on what has happened. Requests that started did so when the step `begun`: an executor that computes at once has
+    /// read the first of their prompts since.
+    fn deliver(&mut self, begun: Instant) {
         let mut events = std::mem::take(&mut self.events);
         self.engine.drain_events(&mut events);
         // All of a step came at once.
@@ -654,31 +624,11 @@ impl<E: Executor> Worker<E> {
         for event in events.drain(..) {
             let id = event.request();
             let Some(client) = self.clients.get_mut(&id) else { continue };
-            let since = client.group.since;
-            match &event {
-                Event::Started { .. } => {
-                    client.group.has_started.store(true, Ordering::Release);
-                    client.left = Some(now);
-                    self.state.metrics.left_queue(now - since);
-                }
-                Event::Scored { .. } => {}
-                Event::Token { .. } => {
-                    if client.first.is_none() {
-                        client.first = Some(now);
-                        self.state.metrics.stage(Stage::Prompt, now - client.left.unwrap_or(since));
-                    }
-                    self.state.metrics.token(since, client.last.replace(now), now);
-                }
-                Event::Finished { reason, usage, .. } => {
-                    let is_given_up = *reason == FinishReason::Aborted && !client.is_enough;
-                    self.state.metrics.finished(since, now, is_given_up, usage);
-                    if let Some(first) = client.first {
-                        self.state.metrics.stage(Stage::Answer, now - first);
-                    }
-                    if let Some(log) = &self.log {
-                        log.write("request", client.fields(now, reason, usage));
-                    }
-                }
+            if matches!(event, Event::Started { .. }) {
+                client.group.has_started.store(true, Ordering::Release);
+            }
+            if !client.group.is_probe {
+                client.note(&event, begun, now, &self.state);
             }
             let is_last = matches!(event, Event::Finished { .. });
             let _ = client.events.send((client.index, event));

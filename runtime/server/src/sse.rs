@@ -30,7 +30,7 @@ const TOGETHER_BYTES: usize = 16 << 10;
 pub(crate) struct Frame {
     /// Its name, where the protocol has names.
     pub event: Option<&'static str>,
-    /// Its data, one line.
+    /// Its data, one line: JSON without line breaks, or a word.
     pub data: String,
 }
 
@@ -42,6 +42,7 @@ impl Frame {
 
     /// Its text in a stream. Readers that go line by line want the name first.
     fn write(&self, out: &mut String) {
+        debug_assert!(!self.data.contains(['\r', '\n']), "data of several lines");
         if let Some(name) = self.event {
             out.extend(["event: ", name, "\n"]);
         }

@@ -148,7 +148,8 @@ impl ChatTemplate {
         let mut written = Written { text: Vec::new(), allowance, why: None };
         let outcome = template.render_captured_to(self.with_special(variables), &mut written).map(drop);
         match (outcome, written.why) {
-            (Ok(()), _) => Ok(String::from_utf8_lossy(&written.text).into_owned()),
+            (Ok(()), _) => Ok(String::from_utf8(written.text)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
             (Err(_), Some(why)) => Err(why),
             (Err(error), None) if is_out_of_fuel(&error) => Err(NoPrompt::Steps(allowance.steps.min(FUEL))),
             (Err(error), None) => Err(TemplateError::from(error).into()),

@@ -56,6 +56,35 @@ fn tool(parameters: Value, strict: bool, held: Option<GrammarSpec>) -> ToolSpec 
     }
 }
 
+/// Each mask of forced text looks at its beginning, whatever comes behind it.
+#[test]
+fn long_forced_text_that_spells_control_tokens_is_no_more_work_than_short() {
+    let spelt = "<|end|>".repeat(7000);
+    let grammar = COMPILER.compile(&GrammarSpec::Lark(format!("start: /[bc]/ {spelt:?}"))).expect("grammar");
+    let mut matcher = grammar.matcher();
+    assert_eq!(matcher.advance_all(&TOKENIZER.encode("b", false).expect("ids")).expect("matcher"), 1);
+    let mut written = Vec::new();
+    for _ in 0..200 {
+        let mut mask = vec![0; matcher_words()];
+        matcher.mask(&mut mask).expect("mask");
+        let next = (0..32 * mask.len() as u32).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).expect("token");
+        matcher.advance(next).expect("admitted");
+        written.push(next);
+        // What is forced beyond the next token is the text's as well.
+        let forced = matcher.forced();
+        assert!(forced.len() < 1000, "{}", forced.len());
+        assert_eq!(matcher.advance_all(&forced).expect("admitted"), forced.len());
+        matcher.rollback(forced.len()).expect("back");
+    }
+    let text = TOKENIZER.decode(&written, true).expect("text");
+    assert!(text.len() >= 200 && spelt.starts_with(&text), "{text}");
+}
+
+/// Words of a mask of the example's vocabulary.
+fn matcher_words() -> usize {
+    COMPILER.vocab().div_ceil(32)
+}
+
 fn refusal(spec: &GrammarSpec) -> Option<String> {
     COMPILER.compile(spec).err().filter(GrammarError::is_request).and_then(|error| error.place().map(str::to_owned))
 }

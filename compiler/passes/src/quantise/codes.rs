@@ -4,9 +4,6 @@ use crate::PassError;
 use crate::copying::Copying;
 use ir::{Binary, DType, Op, Order, ReduceOp, Span, Unary, ValueId};
 
-/// Largest magnitude of e4m3.
-const LARGEST: f32 = 448.0;
-
 /// nvfp4 under a number of the checkpoint.
 pub(super) fn blocks(
     to: &mut Copying<'_>,
@@ -36,7 +33,7 @@ pub(super) fn token(
         let op = Op::Reduce { op: ReduceOp::Max, axis: axis.clone(), order: Order::Fold };
         largest = to.add(op, &[largest], rows.clone(), span);
     }
-    let [most, one, zero] = [LARGEST, 1.0, 0.0].map(|x| to.number(x));
+    let [most, one, zero] = [numerics::E4M3_LARGEST, 1.0, 0.0].map(|x| to.number(x));
     let scale = to.binary(Binary::Div, [largest, most], &rows, span);
     to.name_after(scale, x, "scale");
     let none = to.add(Op::Binary(Binary::Eq), &[scale, zero], rows.with_dtype(DType::Bool), span);

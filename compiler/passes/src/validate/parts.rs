@@ -16,9 +16,6 @@ pub(super) enum Purpose {
     Probe,
 }
 
-/// Largest number of a row of codes, over a block's own scale for nvfp4.
-const FP8_LARGEST: f32 = 448.0;
-const NVFP4_LARGEST: f32 = 6.0 * 448.0;
 /// Scales of a probe.
 const SCALES: [f32; 5] = [1.0, 0.5, 0.25, 0.125, 2.0];
 
@@ -40,7 +37,7 @@ pub(super) fn add(map: &mut WeightMap, facts: &Facts, purpose: Purpose) -> Resul
                     matrix_part(facts, weight, (part, whole, layer), &matrix, purpose)?
                 }
                 // After the last layer nobody reads what was made with it.
-                Part::Input if purpose == Purpose::Trial => number((8.0 + fraction(layer)) / NVFP4_LARGEST)?,
+                Part::Input if purpose == Purpose::Trial => number((8.0 + fraction(layer)) / numerics::NVFP4_LARGEST)?,
                 Part::Input => number(SCALES[layer.unwrap_or(0) % SCALES.len()])?,
                 // A cache holds what it holds: another scale there is a difference.
                 Part::CachedKey | Part::CachedValue if purpose == Purpose::Probe => number(1.0)?,
@@ -98,7 +95,7 @@ fn quantised(row: &[f32], place: usize, dtype: DType, purpose: Purpose) -> (Vec<
         return (row.iter().map(|x| x / scale).collect(), scale);
     }
     let largest = row.iter().fold(0.0f32, |m, x| numerics::max_f32(m, x.abs()));
-    let most = if dtype == DType::Nvfp4 { NVFP4_LARGEST } else { FP8_LARGEST };
+    let most = if dtype == DType::Nvfp4 { numerics::NVFP4_LARGEST } else { numerics::E4M3_LARGEST };
     let scale = if largest > 0.0 { largest / most } else { 1.0 };
     let (blocks, _) = row.as_chunks::<{ numerics::BLOCK }>();
     let codes = match dtype {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::model;
 use serde_json::json;
 use server::{App, Service};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,12 +37,19 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         text.response = Some(Arc::new(template));
     }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
-    let next = "lower `--max-running` or `--context`";
     let running = args.max_running.map(|n| n as usize);
     let limits =
         args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
-    let mut engine = args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, next)?)?;
+    // Where nobody gave a flag, the command line is not at fault.
+    let no_memory = |text: String| match (args.max_running, args.context) {
+        (None, None) => Failure::input(format!(
+            "{text}; say `--max-running` (room for {CACHED_SEQUENCES} is made without it) or `--context`"
+        )),
+        _ => Failure::usage(format!("{text}; lower `--max-running` or `--context`")),
+    };
+    let mut engine =
+        args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, no_memory)?)?;
     if text.tokenizer.vocab() > engine.vocab() {
         let (ids, vocab) = (text.tokenizer.vocab(), engine.vocab());
         return Err(Failure::input(format!(
@@ -52,7 +59,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let written = text.tokenizer.token_bytes().map_or(0, |tokens| tokens.len());
     engine.set_known_tokens(written.max(text.tokenizer.vocab()));
     let name = args.served_model_name.clone().unwrap_or_else(|| directory_name(dir));
-    let service = Service::logged(engine, args.endpoint.door(), args.endpoint.log()?)
+    let log = args.endpoint.log()?;
+    let service = Service::logged(engine, args.endpoint.door(), log.clone())
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
     if let Some(problem) = app.cannot_hold() {
@@ -66,30 +74,34 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let address = format!("{} port {}", args.host, args.port);
         // An address of brackets and colons is one, too.
         let host = args.host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&args.host);
-        let listener = TcpListener::bind((host, args.port)).await.map_err(|e| cannot_listen(&address, &e))?;
-        let local = listener.local_addr().map_err(|e| cannot_listen(&address, &e))?;
+        // A host that nobody knows is the command line's fault; that nothing can listen there is not.
+        let known = tokio::net::lookup_host((host, args.port)).await;
+        let known: Vec<_> = known.map_err(|e| Failure::usage(cannot_listen(&address, &e)))?.collect();
+        let failed = |e: std::io::Error| Failure::output(cannot_listen(&address, &e));
+        let listener = TcpListener::bind(&known[..]).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
         announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
         app.service.metrics().started(started.elapsed());
         let (stop, stop_now) = signals();
-        server::serve(listener, app, stop, args.endpoint.grace(), stop_now)
-            .await
-            .map_err(|e| cannot_listen(&address, &e))
+        server::serve(listener, app, stop, args.endpoint.grace(), stop_now).await.map_err(failed)
     });
     // What is still running has had its time.
     runtime.shutdown_background();
+    if let Some(log) = log {
+        // Nobody waits for an engine that does not come back.
+        log.finish(LAST_LINES);
+    }
     served
 }
+
+/// How long the way down waits for the engine's last lines in the log.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// How many of the longest sequences the cache holds where nobody says so.
 const CACHED_SEQUENCES: usize = 8;
 
-fn cannot_listen(address: &str, error: &std::io::Error) -> Failure {
-    let message = format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`");
-    match error.kind() {
-        ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => Failure::output(message),
-        // A host that nobody knows.
-        _ => Failure::usage(message),
-    }
+fn cannot_listen(address: &str, error: &std::io::Error) -> String {
+    format!("R0302: cannot listen on {address}: {error}; choose another `--host` or `--port`")
 }
 
 /// Says on the output stream where the server listens: whoever started it waits for this line.

@@ -10,13 +10,9 @@
 
 use super::convert::Element;
 use super::header::FileDType;
-use numerics::{BLOCK, Block, bf16_bits, bf16_value, e4m3_code};
+use numerics::{BLOCK, Block, E4M3_LARGEST, NVFP4_LARGEST, bf16_bits, bf16_value, e4m3_code};
 use rayon::prelude::*;
 
-/// Largest magnitude of e4m3.
-const E4M3_LARGEST: f32 = 448.0;
-/// Largest magnitude under a number of a matrix: that of e2m1 times that of e4m3.
-const NVFP4_LARGEST: f32 = 6.0 * E4M3_LARGEST;
 /// Least scale of a block: the smallest number of e4m3.
 const LEAST_BLOCK_SCALE: f32 = 1.0 / 512.0;
 /// Bytes of a file that a thread looks at in one go.

@@ -1,8 +1,8 @@
 //! Graphs by hand: one method per operation, types derived from the operands'.
 
 use ir::{
-    Axis, Binary, ConstExpr, DType, Facts, Graph, GraphBuilder, KvKind, KvRef, Mask, Op, Order, ReduceOp, RuntimeFacts,
-    Scope, TensorType, TopWhat, Type, Unary, ValueId, Weight, WeightRef,
+    Axis, Binary, ConstExpr, DType, Entry, Facts, Graph, GraphBuilder, KvKind, KvRef, Mask, Module, Op, Order,
+    ReduceOp, RuntimeFacts, Scope, TensorType, TopWhat, Type, Unary, ValueId, Weight, WeightRef,
 };
 
 /// A graph under construction.
@@ -225,4 +225,16 @@ pub fn facts(act: DType) -> Facts {
 pub fn kind(name: &str, layers: &[usize], heads: u64, width: u64, window: Option<u64>) -> KvKind {
     let axes = vec![Axis::fixed("kv_heads", heads), Axis::fixed("head_dim", width)];
     KvKind { name: name.to_owned(), layers: layers.to_vec(), k: axes.clone(), v: axes, window, lives_in: None }
+}
+
+/// A module of a first graph that leaves `scores: f32[T, axis]`, of which the last picks the wanted rows.
+pub fn scoring(facts: Facts, first: Graph, axis: Axis) -> Module {
+    let mut b = Build::default();
+    let scores = b.input("scores", DType::F32, &[Axis::rows("T"), axis]);
+    let rows = b.input("rows", DType::I32, &[Axis::rows("R")]);
+    let result = b.gather("T", scores, rows);
+    b.graph.output("result", result);
+    let last = b.finish();
+    let entry = Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last };
+    Module::new(facts, vec![entry])
 }

@@ -1,10 +1,8 @@
 //! Products of quantised weights and inputs, of random sizes: every value has the interpreter's bits.
 
-use crate::build::{Build, facts, weight};
+use crate::build::{Build, facts, scoring, weight};
 use crate::harness::{compile, same_values, tokens};
-use ir::{
-    Axis, Binary, ConstExpr, DType, Entry, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef,
-};
+use ir::{Axis, Binary, ConstExpr, DType, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef};
 
 const ROWS: u64 = 19;
 const EXPERTS: u64 = 5;
@@ -131,14 +129,7 @@ fn module(sizes: &Sizes) -> Module {
     made.all(x, ids);
     made.b.graph.output("scores", scores);
     let first = made.b.finish();
-    let mut b = Build::default();
-    let scores = b.input("scores", DType::F32, &[Axis::rows("T"), Axis::fixed("experts", EXPERTS)]);
-    let rows = b.input("rows", DType::I32, &[Axis::rows("R")]);
-    let result = b.gather("T", scores, rows);
-    b.graph.output("result", result);
-    let last = b.finish();
-    let entry = Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last };
-    Module::new(facts, vec![entry])
+    scoring(facts, first, Axis::fixed("experts", EXPERTS))
 }
 
 #[test]

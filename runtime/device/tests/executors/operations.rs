@@ -1,10 +1,8 @@
 //! Every operation but the cache's, in random graphs with random broadcasts: each named value has the interpreter's bits.
 
-use crate::build::{Build, facts, weight};
+use crate::build::{Build, facts, scoring, weight};
 use crate::harness::{compile, same_values, tokens};
-use ir::{
-    Axis, Binary, ConstExpr, DType, Entry, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef,
-};
+use ir::{Axis, Binary, ConstExpr, DType, Facts, Module, Order, ReduceOp, Scope, TopWhat, Unary, ValueId, WeightRef};
 
 const ROWS: u64 = 13;
 const AXES: [(&str, u64); 4] = [("a", 3), ("b", 10), ("c", 1), ("d", 17)];
@@ -260,15 +258,7 @@ fn random_module(seed: u64) -> Module {
     let out = b.weight(&facts, WeightRef::Model("out".to_owned()));
     let out = b.gather("vocab", out, tokens);
     b.graph.output("scores", out);
-    let first = b.finish();
-    let mut b = Build::default();
-    let scores = b.input("scores", DType::F32, &[Axis::rows("T"), Axis::fixed("b", 10)]);
-    let rows = b.input("rows", DType::I32, &[Axis::rows("R")]);
-    let result = b.gather("T", scores, rows);
-    b.graph.output("result", result);
-    let last = b.finish();
-    let entry = Entry { name: "forward".to_owned(), first, classes: Vec::new(), instances: Vec::new(), last };
-    Module::new(facts, vec![entry])
+    scoring(facts, b.finish(), Axis::fixed("b", 10))
 }
 
 #[test]

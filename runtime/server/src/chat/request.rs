@@ -42,8 +42,7 @@ pub(crate) fn turn_request(app: &App, fields: Fields<'_>) -> Result<TurnRequest,
     });
     let input_ids = input_ids.transpose()?;
     let messages = if input_ids.is_some() { Vec::new() } else { messages::messages(fields)? };
-    let names = FieldNames { prompt: if input_ids.is_some() { "input_ids" } else { names.prompt }, ..names };
-    let mut names = names;
+    let mut names = FieldNames { prompt: if input_ids.is_some() { "input_ids" } else { names.prompt }, ..names };
     let format = format(fields, &mut names)?;
     let tools = tools(fields)?;
     let (reasoning_effort, variables) = reasoning(app, fields, tools.is_empty())?;

@@ -7,7 +7,7 @@ use crate::chat::effort;
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::check_schema;
-use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, never, refuse};
+use crate::params::{self, LEAVE_OUT, ParamNames, Refused, is_empty, is_false, never, refuse};
 use crate::parts::optional_word;
 use crate::turn::{FieldNames, Format, TurnRequest};
 use serde_json::{Map, Value};
@@ -17,13 +17,28 @@ const NAMES: ParamNames = ParamNames { max_tokens: &["max_tokens"], stop: "stop_
 
 /// Where the answer's format is said.
 const FORMAT: &str = "output_config.format";
+const IN_CONFIG: &str = "use `output_config.format`";
 
 /// Parameters that would change the answer.
-const REFUSED: [Refused; 4] = [
+const REFUSED: [Refused; 17] = [
     ("mcp_servers", is_empty, "declare their tools in `tools`"),
     ("container", never, LEAVE_OUT),
     ("context_management", edits_thinking_only, "send the messages as the model is to see them"),
     ("n", |n| n.as_u64() == Some(1), "ask several times"),
+    // What other protocols and servers call it.
+    ("stop", is_empty, "use `stop_sequences`"),
+    ("max_completion_tokens", never, "use `max_tokens`"),
+    ("logprobs", is_false, LEAVE_OUT),
+    ("response_format", never, IN_CONFIG),
+    ("structured_outputs", never, IN_CONFIG),
+    ("structural_tag", never, IN_CONFIG),
+    ("json_schema", never, IN_CONFIG),
+    ("guided_json", never, IN_CONFIG),
+    ("guided_choice", never, IN_CONFIG),
+    ("guided_grammar", never, IN_CONFIG),
+    ("guided_regex", never, IN_CONFIG),
+    ("regex", never, IN_CONFIG),
+    ("ebnf", never, IN_CONFIG),
 ];
 
 /// A request that is read.

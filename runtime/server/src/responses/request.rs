@@ -23,7 +23,6 @@ const NAMES: FieldNames = FieldNames {
     prompt: "input",
     max_tokens: "max_output_tokens",
     format: "text.format",
-    within: "",
     function: "",
     parameters: "parameters",
 };

@@ -104,13 +104,21 @@ pub(super) fn folded(all: &[Value]) -> Told {
         usage: delta["usage"].clone(),
         ..Told::default()
     };
-    let (blocks, open) = fold_blocks(blocks);
+    let (mut blocks, open) = fold_blocks(blocks);
     assert!(!open, "a block stays open");
+    let calls = blocks.iter().rposition(|block| block["type"] == "tool_use");
+    for (at, block) in blocks.iter_mut().enumerate() {
+        // Only the last call can be cut off, and none where tools are to be called.
+        if let Some(text) = block["input"].as_str() {
+            assert!(told.stop_reason != "tool_use" && Some(at) == calls, "broken arguments: {block}");
+            block["input"] = reports::arguments(text);
+        }
+    }
     told.blocks = blocks.iter().map(plain).collect();
     told
 }
 
-/// Blocks from their events, and whether the last is open. The input of a call that was cut off has what is complete of it.
+/// Blocks from their events, and whether the last is open. The input of a call that was cut off is its text.
 pub(super) fn fold_blocks(events: &[Value]) -> (Vec<Value>, bool) {
     let (mut blocks, mut open, mut deltas, mut written) = (Vec::<Value>::new(), false, 0, String::new());
     for event in events {
@@ -139,7 +147,10 @@ pub(super) fn fold_blocks(events: &[Value]) -> (Vec<Value>, bool) {
             assert!(deltas > 0 || block["type"] == "tool_use", "an empty block");
             assert!(block["type"] != "thinking" || block["signature"] != "", "a block without signature");
             if block["type"] == "tool_use" {
-                block["input"] = reports::arguments(&written);
+                block["input"] = match written.as_str() {
+                    "" => json!({}),
+                    text => reports::so_far(text).unwrap_or_else(|text| json!(text)),
+                };
             }
             continue;
         }

@@ -1,6 +1,8 @@
 //! `/generate` and the tokenizer's routes.
 
 use super::*;
+use crate::door::Turned;
+use crate::generate::token_health;
 use crate::service::Whom;
 
 #[tokio::test]
@@ -54,7 +56,7 @@ async fn generate_takes_lists_and_stops() {
     for (body, param) in [
         (json!({}), "text"),
         (json!({"text": "A", "input_ids": [1]}), "input_ids"),
-        (json!({"text": "A", "sampling_params": {"top_p": 2}}), "top_p"),
+        (json!({"text": "A", "sampling_params": {"top_p": 2}}), "sampling_params.top_p"),
         (json!({"text": "A", "lora_path": "x"}), "lora_path"),
         (json!({"input_ids": [9999]}), "input_ids"),
     ] {
@@ -139,6 +141,47 @@ async fn each_prompt_may_have_parameters_of_its_own_and_each_answer_its_id() {
     }
 }
 
+#[tokio::test]
+async fn formats_of_a_list_are_few_and_errors_name_theirs() {
+    let app = app("one two three");
+    let ask = async |each: Vec<Value>| {
+        let reply = post(&app, "/generate", json!({"text": vec!["A"; each.len()], "sampling_params": each})).await;
+        let error = reply.json()["error"].clone();
+        (reply.status.as_u16(), error["param"].clone(), error["code"].clone())
+    };
+    let one = |regex: &str| json!({"regex": regex, "max_new_tokens": 2});
+    let is = |param: &str, code: &str| (400, json!(param), json!(code));
+    let late = json!({"guided_grammar": grammars::LATE, "max_new_tokens": 400, "temperature": 1, "sampling_seed": 2});
+    assert_eq!(ask(vec![one("a"), one("(")]).await, is("sampling_params[1].regex", "invalid_grammar"));
+    assert_eq!(ask(vec![one("a"), late]).await, is("sampling_params[1].guided_grammar", "invalid_grammar"));
+    let many: Vec<Value> = (0..17).map(|i| one(&"a".repeat(i + 1))).collect();
+    assert_eq!(ask(many).await, is("sampling_params[16].regex", "request_too_large"));
+    // The same one again costs nothing.
+    let reply = ask((0..40).map(|i| one(["one", "two"][i % 2])).collect()).await;
+    assert_eq!(reply, (200, Value::Null, Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_busy_only_while_others_get_tokens() {
+    let (model, permit, mut steps) = limits::waiting();
+    let app = limits::behind(model, 1, Door::default());
+    let request = engine::Request { prompt: vec![1], max_tokens: Some(400), ..engine::Request::default() };
+    let running = app.service.submit(vec![request], "a".into()).await.unwrap();
+    steps.recv().await.unwrap();
+    let slow = token_health(&app, std::future::ready(())).await.unwrap_err();
+    assert_eq!((slow.status, slow.code), (StatusCode::SERVICE_UNAVAILABLE, "engine_slow"));
+    let others_speak = async {
+        let before = app.service.metrics().generated();
+        permit.send(()).unwrap();
+        while app.service.metrics().generated() == before {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert_eq!(token_health(&app, others_speak).await.ok(), Some("busy"));
+    drop((permit, running));
+    assert_eq!(token_health(&app, std::future::pending()).await.ok(), Some("ok"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_several_answers_is_given_up_by_its_id() {
     let (model, permit, mut steps) = limits::waiting();
@@ -159,7 +202,19 @@ async fn one_of_several_answers_is_given_up_by_its_id() {
         _ = &mut one => unreachable!("the engine is inside a step"),
         () = std::future::ready(()) => {}
     }
+    // Nobody else may be called like one of them, nor have answers that are.
+    let request = || engine::Request { prompt: vec![1], max_tokens: Some(2), ..engine::Request::default() };
+    let mut same = std::pin::pin!(app.service.submit(vec![request()], "mine_0".into()));
+    let mut free = std::pin::pin!(app.service.submit(vec![request()], "mine_2".into()));
+    tokio::select! {
+        biased;
+        _ = &mut same => unreachable!("the engine is inside a step"),
+        _ = &mut free => unreachable!("the engine is inside a step"),
+        () = std::future::ready(()) => {}
+    }
     drop(permit);
+    assert!(matches!(same.await, Err(Turned::Named(name)) if name == "mine_0"));
+    drop(free.await.unwrap_or_else(|turned| panic!("{turned:?}")));
     assert_eq!((none.await, one.await), (Some(0), Some(1)));
     let all = asked.await.unwrap();
     let ends = [0, 1].map(|i: usize| all[i]["meta_info"]["finish_reason"]["type"].clone());

@@ -21,7 +21,7 @@ fn endless() -> Value {
 }
 
 /// A grammar that compiles and forces more than can be followed once it is begun.
-const LATE: &str = "start: /[bc]/ (x | y){400}\nx: \"a\"\ny: \"a\" \"a\"";
+pub(super) const LATE: &str = "start: /[bc]/ (x | y){400}\nx: \"a\"\ny: \"a\" \"a\"";
 
 fn messages(more: Value) -> Value {
     with(json!({"model": "toy", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}), more)
@@ -50,6 +50,8 @@ async fn what_nothing_satisfies_is_refused_on_every_route_and_names_its_field() 
         (json!({"ebnf": "root ::= foo"}), "ebnf"),
         (json!({"guided_grammar": "start: start \"a\""}), "guided_grammar"),
         (json!({"guided_grammar": "root ::= \"a\" root"}), "guided_grammar"),
+        (json!({"guided_grammar": "start: \"a\" <|call|> \"b\""}), "guided_grammar"),
+        (json!({"guided_grammar": "start: \"a\" <[2047]>"}), "guided_grammar"),
         (json!({"structured_outputs": {"json": endless()}}), "structured_outputs.json"),
         (json!({"structured_outputs": {"regex": "("}}), "structured_outputs.regex"),
         (json!({"structured_outputs": {"grammar": "start: start \"a\""}}), "structured_outputs.grammar"),
@@ -67,9 +69,13 @@ async fn what_nothing_satisfies_is_refused_on_every_route_and_names_its_field() 
     let ask = json!({"input": "Hi", "text": format});
     assert_eq!(refused(&app, RESPONSES, ask).await, is("text.format"));
     assert_eq!(refused(&app, RESPONSES, json!({"input": "Hi", "regex": "("})).await, is("regex"));
-    for (syntax, definition) in
-        [("lark", "start: start \"a\""), ("regex", r"[^\s\S]"), ("regex", "("), ("lark", "start: x")]
-    {
+    for (syntax, definition) in [
+        ("lark", "start: start \"a\""),
+        ("regex", r"[^\s\S]"),
+        ("regex", "("),
+        ("lark", "start: x"),
+        ("lark", "start: <|return|>"),
+    ] {
         let format = json!({"type": "grammar", "syntax": syntax, "definition": definition});
         let tools = json!([{"type": "function", "name": "f"}, {"type": "custom", "name": "c", "format": format}]);
         let ask = json!({"input": "Hi", "tools": tools});

@@ -1,7 +1,8 @@
 //! Nothing that a request says stalls the server or makes it swell: what is too much is refused, and others go on meanwhile.
 
 use super::*;
-use crate::service::{Turned, Whom};
+use crate::door::Turned;
+use crate::service::Whom;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use text::grammar::{GrammarSpec, Lane};

@@ -13,6 +13,19 @@ fn error(reply: &Reply) -> (u16, String, String) {
 }
 
 #[tokio::test]
+async fn fields_of_other_servers_are_refused_by_name() {
+    let app = app("one");
+    for (name, value) in
+        [("regex", json!("a")), ("guided_choice", json!(["a"])), ("stop", json!("a")), ("bad_words", json!(["a"]))]
+    {
+        let (status, _, message) = error(&post(&app, MESSAGES, body(json!({name: value}))).await);
+        assert!(status == 400 && message.contains(name), "{message}");
+    }
+    let reply = post(&app, TEXTS, json!({"prompt": "A", "allowed_token_ids": [5]})).await;
+    assert_eq!((reply.status.as_u16(), &reply.json()["error"]["param"]), (400, &json!("allowed_token_ids")));
+}
+
+#[tokio::test]
 async fn every_status_has_its_kind() {
     let mut app = app("");
     Arc::get_mut(&mut app).unwrap().options.body_limit_bytes = 5000;

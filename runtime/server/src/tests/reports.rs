@@ -45,7 +45,7 @@ pub(super) fn same_stream(choice: &Choice, mut stream: Choice, body: &Value) {
 }
 
 /// Arguments as a value, or the text of those that were cut off.
-fn so_far(text: &str) -> Result<Value, &str> {
+pub(super) fn so_far(text: &str) -> Result<Value, &str> {
     serde_json::from_str(text).map_err(|_| text)
 }
 
@@ -77,7 +77,11 @@ pub(super) fn same_blocks(choice: &Choice, usage: &Value, told: &blocks::Told, b
         (choice.reasoning.clone(), choice.content.clone()),
         "{body}"
     );
-    let calls: Vec<(String, Value)> = choice.calls.iter().map(|(name, text)| (name.clone(), arguments(text))).collect();
+    let value = |text: &str| match choice.finish.as_str() {
+        "tool_calls" => serde_json::from_str(text).unwrap(),
+        _ => arguments(text),
+    };
+    let calls: Vec<(String, Value)> = choice.calls.iter().map(|(name, text)| (name.clone(), value(text))).collect();
     assert_eq!(told.calls(), calls, "{body}");
     let (reason, sequence) = match (choice.finish.as_str(), &choice.matched) {
         ("tool_calls", _) => ("tool_use", Value::Null),

@@ -51,7 +51,7 @@ pub(crate) struct Collected {
     pub content: String,
     /// Pieces of both in the order in which they were written: whether it is reasoning, and how many bytes.
     pieces: Vec<(bool, usize)>,
-    /// Its calls in order; the last may be cut off, and has its arguments as far as they go.
+    /// Its calls in order. The last may be cut off, and one that the next call interrupts: it has its arguments as far as they go.
     pub calls: Vec<ToolCall>,
     /// Its end.
     pub finish: Option<Finish>,

@@ -51,7 +51,7 @@ impl Fault {
         self.0.get().map(String::as_str)
     }
 
-    /// An error's text. A token that the mask admitted and the grammar does not is this server's own defect.
+    /// An error's text. Only limits that the grammar exceeds are the request's; all else is this server's own defect.
     fn note(&self, error: GrammarError) -> String {
         let text = error.to_string();
         if matches!(error, GrammarError::Failed { .. }) {

@@ -157,8 +157,6 @@ pub(crate) struct FieldNames {
     pub max_tokens: &'static str,
     /// The answer's format: the field that was sent, if one was.
     pub format: &'static str,
-    /// What stands before the names of such fields, such as `sampling_params.`.
-    pub within: &'static str,
     /// Path from a tool to its function, such as `.function`; empty where they are one.
     pub function: &'static str,
     /// What the schema of a function is called.
@@ -172,7 +170,6 @@ impl Default for FieldNames {
             prompt: "messages",
             max_tokens: "max_tokens",
             format: "response_format",
-            within: "",
             function: ".function",
             parameters: "parameters",
         }
@@ -182,6 +179,6 @@ impl Default for FieldNames {
 impl FieldNames {
     /// The field of the answer's format, as the client sent it.
     pub fn format_param(&self) -> String {
-        format!("{}{}", self.within, self.format)
+        self.format.to_owned()
     }
 }

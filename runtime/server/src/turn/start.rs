@@ -23,7 +23,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Renders, compiles and queues: everything that can be wrong with a request is found here, before a response begins.
     pub async fn start(app: &Arc<App>, request: TurnRequest) -> Result<Turn, ApiError> {
-        app.admits()?;
+        app.admits(request.params.rid.as_deref())?;
         let request = Arc::new(request);
         let given = Arc::new(Turn::prompt(app, &request).await?);
         app.fits(given.ids.len(), request.names.prompt)?;

@@ -1,5 +1,6 @@
 //! Compiles grammars for one tokenizer, within limits of size, work and time, and keeps them.
 
+use super::lower::Use;
 use super::masks::MaskKeeper;
 use super::tokens::Vocabulary;
 use super::wishes::{Found, Identities, Wishes};
@@ -287,7 +288,7 @@ impl Inner {
     }
 
     fn compile(&self, spec: &GrammarSpec) -> Result<Arc<Grammar>, GrammarError> {
-        lower::compiled(&self.vocabulary, spec, self.budget(), &mut |text| self.grammar(text))
+        lower::compiled(&self.vocabulary, spec, self.budget(), &mut |text, for_what| self.grammar(text, for_what))
     }
 
     fn wishes(&self) -> MutexGuard<'_, Wishes> {
@@ -309,7 +310,7 @@ impl Inner {
     }
 
     /// The grammar of a Lark text.
-    fn grammar(&self, text: String) -> Result<Arc<Grammar>, String> {
+    fn grammar(&self, text: String, for_what: Use) -> Result<Arc<Grammar>, String> {
         {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.retain(|(_, grammar)| !grammar.is_spoilt());
@@ -330,14 +331,13 @@ impl Inner {
         }
         let shared = Arc::new(Mutex::new(parser.parser.clone()));
         let mut prototype = llguidance::Matcher::new(Ok(parser));
-        fn followed(error: impl std::fmt::Display) -> String {
-            format!("cannot be followed ({})", first_line(&error.to_string()))
-        }
+        let followed =
+            |error: &dyn std::fmt::Display| format!("cannot be followed ({})", first_line(&error.to_string()));
         // The first mask is made off the request path; one that costs too much shows here, or with the first token of text
         // that is forced.
-        prototype.compute_mask_or_eos().map_err(followed)?;
+        prototype.compute_mask_or_eos().map_err(|e| followed(&e))?;
         if let Some(first) = prototype.compute_ff_tokens().first() {
-            prototype.clone().try_consume_tokens(std::slice::from_ref(first)).map_err(followed)?;
+            prototype.clone().try_consume_tokens(std::slice::from_ref(first)).map_err(|e| followed(&e))?;
         }
         let grammar = Arc::new(Grammar {
             prototype: Mutex::new(prototype),
@@ -348,7 +348,9 @@ impl Inner {
             vocab: self.vocabulary.len(),
             spoilt: Arc::default(),
         });
-        self.keep(text, &grammar);
+        if for_what == Use::Answers {
+            self.keep(text, &grammar);
+        }
         Ok(grammar)
     }
 

@@ -72,6 +72,12 @@ pub enum GrammarError {
         /// Why.
         problem: String,
     },
+    /// What follows grammars broke off. Only this sequence ends, and the request is not at fault.
+    #[error("X0311: following the grammar hit a defect of the server: {problem}; report it with the request")]
+    Broken {
+        /// What was said.
+        problem: String,
+    },
     /// The mask has the wrong length.
     #[error(
         "X0309: the mask has {words} words of 32 tokens, the tokenizer has {vocab} tokens; give it at least {needed}"

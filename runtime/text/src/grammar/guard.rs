@@ -1,6 +1,7 @@
 //! What is refused before it is compiled: expressions and schemas whose compiling would cost far more than their length says.
 
 use super::GrammarError;
+use super::tokens::Vocabulary;
 use regex_automata::nfa::thompson::{Config, NFA};
 use serde_json::Value;
 
@@ -57,6 +58,60 @@ pub(crate) fn lark(place: &str, text: &str) -> Result<(), GrammarError> {
         });
     }
     Ok(())
+}
+
+/// The tokens that a Lark text names by themselves, such as `<|a|>` or `<[1-5]>`: not those in its texts, expressions and comments.
+fn named_tokens(text: &str) -> Vec<&str> {
+    let (mut names, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find(['"', '/', '<']) {
+        let (sign, behind) = rest.get(at..).and_then(|found| found.split_at_checked(1)).unwrap_or(("", ""));
+        let mut is_escaped = false;
+        let mut ends = |c: char| {
+            let is_end = sign.starts_with(c) && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            is_end
+        };
+        let len = match sign {
+            "/" if behind.starts_with('/') => behind.find('\n'),
+            "<" => behind.find(|c: char| c == '>' || c == '<' || c.is_whitespace()),
+            _ => behind.find(&mut ends),
+        };
+        let Some(len) = len else { break };
+        let is_name = sign == "<" && behind.get(len..).is_some_and(|end| end.starts_with('>'));
+        names.extend(rest.get(at..at + len + 2).filter(|_| is_name));
+        // What is no name may begin with the next sign.
+        rest = behind.get(if sign == "<" && !is_name { len } else { len + 1 }..).unwrap_or("");
+    }
+    names
+}
+
+/// Whether the ids in `<[…]>` have one of these: numbers and ranges, all but those behind `^`, or `*` for all.
+fn has_id(ids: &str, of: &[u32]) -> bool {
+    let (listed, is_but) = ids.strip_prefix('^').map_or((ids, false), |but| (but, true));
+    let is_listed = |id: u32| {
+        listed.split(',').any(|part| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            part.trim() == "*"
+                || from.trim().parse().is_ok_and(|n: u32| n <= id) && to.trim().parse().is_ok_and(|n: u32| id <= n)
+        })
+    };
+    of.iter().any(|id| is_listed(*id) != is_but)
+}
+
+/// Refuses a Lark text that names a token that ends the answer: nothing can come behind one, and a grammar ends by itself.
+pub(crate) fn ending_tokens(place: &str, text: &str, vocabulary: &Vocabulary) -> Result<(), GrammarError> {
+    let stop = vocabulary.stop();
+    let ends = |name: &&str| match name.strip_prefix("<[").and_then(|ids| ids.strip_suffix("]>")) {
+        Some(ids) => has_id(ids, &stop),
+        None => vocabulary.first_control(name).is_some_and(|(_, len, id)| len == name.len() && stop.contains(&id)),
+    };
+    match named_tokens(text).into_iter().find(ends) {
+        Some(name) => {
+            let problem = format!("names the token {name}, which ends the answer");
+            Err(GrammarError::bad(place, problem, "leave it out, or put it in quotes if its text is meant"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// How many bytes the expression's automaton takes, of at most `most_bytes`.
@@ -142,6 +197,20 @@ impl Left {
         match self.expression(place, regex) {
             Err(error @ GrammarError::TooLarge { .. }) => Err(error),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_named_outside_of_texts() {
+        let text = "start: \"<|a|>\\\"<b>\" <|c|> /<d>\\/<e>/ <[7]> // <f>\nx: < <g>";
+        assert_eq!(named_tokens(text), ["<|c|>", "<[7]>", "<g>"]);
+        for (ids, is_so) in [("7", true), ("1-6", false), ("1-6,7-9", true), ("^7", false), ("^1", true), ("*", true)] {
+            assert_eq!(has_id(ids, &[7]), is_so, "{ids}");
         }
     }
 }

@@ -11,8 +11,17 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Compiles a Lark text.
-pub(crate) type Compile<'a> = &'a mut dyn FnMut(String) -> Result<Arc<Grammar>, String>;
+/// Compiles a Lark text for a use.
+pub(crate) type Compile<'a> = &'a mut dyn FnMut(String, Use) -> Result<Arc<Grammar>, String>;
+
+/// What a grammar is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Answers follow it: it is kept.
+    Answers,
+    /// Whether it can be: nobody follows it, and it takes no other's place.
+    Trial,
+}
 
 /// Text that is common and quick to admit: masks are kept for it.
 pub(crate) fn slices() -> Vec<String> {
@@ -30,7 +39,7 @@ pub(crate) fn compiled(
     if let GrammarSpec::Turn(spec) = spec {
         return compiled_turn(vocabulary, spec, budget, compile);
     }
-    compile(text(vocabulary, spec, budget)?).map_err(|error| refused(place(spec), &error))
+    compile(text(vocabulary, spec, budget)?, Use::Answers).map_err(|error| refused(place(spec), &error))
 }
 
 /// The text that is compiled for a request's wish, or that is tried first.
@@ -78,6 +87,7 @@ pub(crate) fn lowered(writer: &mut Writer, spec: &GrammarSpec) -> Result<String,
         }
         GrammarSpec::Lark(text) => {
             guard::lark("lark", text)?;
+            guard::ending_tokens("lark", text, writer.vocabulary())?;
             writer.rule(&format!("%lark {{\n{text}\n}}"))
         }
         GrammarSpec::Choice(texts) if texts.is_empty() => {
@@ -130,13 +140,13 @@ fn compiled_turn(
 ) -> Result<Arc<Grammar>, GrammarError> {
     let mut free = BTreeSet::new();
     texts_alone(vocabulary, spec, budget, compile)?;
-    let mut outcome = compile(held(vocabulary, spec, budget, &mut free)?);
+    let mut outcome = compile(held(vocabulary, spec, budget, &mut free)?, Use::Answers);
     if outcome.is_err() {
         alone(vocabulary, spec, budget, compile, &mut free)?;
         if let Some(answer) = &spec.answer {
-            compiled(vocabulary, answer, budget, compile)?;
+            compiled(vocabulary, answer, budget, &mut |text, _| compile(text, Use::Trial))?;
         }
-        outcome = compile(held(vocabulary, spec, budget, &mut free)?);
+        outcome = compile(held(vocabulary, spec, budget, &mut free)?, Use::Answers);
     }
     // Each holds alone, so it is the answer among the template's markup that does not.
     let whole = spec.answer.as_ref().map_or("tools", place);
@@ -155,6 +165,7 @@ fn texts_alone(
     budget: Budget,
     compile: Compile,
 ) -> Result<(), GrammarError> {
+    let compile: Compile = &mut |text, _| compile(text, Use::Trial);
     for (i, tool) in callable(spec) {
         for (name, held) in &tool.held {
             budget.in_time("tools")?;
@@ -199,7 +210,7 @@ fn alone(
             begun: String::new(),
             goes_on: false,
         };
-        let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?) else { continue };
+        let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?, Use::Trial) else { continue };
         if tool.strict {
             return Err(refused(&format!("tools.{i}.parameters"), &error));
         }

@@ -174,8 +174,16 @@ impl Matcher {
     fn failed(&self, error: impl std::fmt::Display) -> GrammarError {
         self.grammar.spoil();
         let text = error.to_string();
-        let problem = text.lines().next().unwrap_or("it is too complex").trim().to_owned();
-        GrammarError::Failed { problem }
+        broken_off(&text)
+    }
+}
+
+/// What the library's last words mean: that a limit was hit, or that it broke off.
+fn broken_off(text: &str) -> GrammarError {
+    let problem = text.lines().next().unwrap_or("it is too complex").trim().to_owned();
+    match problem.strip_prefix("panic: ") {
+        Some(problem) => GrammarError::Broken { problem: problem.to_owned() },
+        None => GrammarError::Failed { problem },
     }
 }
 
@@ -192,5 +200,16 @@ fn unset(words: &mut [u32], id: u32) {
 fn set(words: &mut [u32], id: u32) {
     if let Some(word) = words.get_mut(id as usize / 32) {
         *word |= 1 << (id % 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_defect_is_told_from_a_limit() {
+        assert_eq!(broken_off("panic: index\n<non-verbose/>"), GrammarError::Broken { problem: "index".into() });
+        assert!(matches!(broken_off("Parser Error: too many items\n"), GrammarError::Failed { .. }));
     }
 }

@@ -2,19 +2,27 @@
 
 use super::GrammarError;
 use crate::Tokenizer;
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Stands for "no token that ends an answer".
 const NO_TOKEN: u32 = u32::MAX;
+/// Bytes of forced text that are encoded: a mask needs only the first token of it, and each mask encodes anew what is left.
+const FORCED_BYTES: usize = 512;
+/// The same in the longest tokens: the last few of what is encoded may be taken back.
+const FORCED_TOKENS: usize = 8;
+/// Longest way of writing a control token behind its mark.
+const MARKED_BYTES: usize = 100;
 
 /// The vocabulary of one tokenizer.
 pub(crate) struct Vocabulary {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
-    /// Control tokens by their text.
-    control: HashMap<String, u32>,
+    /// Finds the texts of control tokens; of several at one place the longest.
+    finder: AhoCorasick,
+    /// The control token of each of these texts.
+    control: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -22,13 +30,14 @@ impl Vocabulary {
     pub fn new(tokenizer: Arc<Tokenizer>, stop: &[u32]) -> Result<Arc<Vocabulary>, GrammarError> {
         let wrong = |problem: String| GrammarError::Tokenizer { problem };
         let tokens = tokenizer.token_bytes().map_err(wrong)?;
-        let mut control = HashMap::new();
+        let (mut control, mut texts) = (Vec::new(), Vec::new());
         let mut words = Vec::with_capacity(tokens.len());
         for (id, token) in tokens.into_iter().enumerate() {
             let mut word = token.bytes;
             if token.special {
-                if let Ok(text) = String::from_utf8(word.clone()) {
-                    control.insert(text, id as u32);
+                if !word.is_empty() && std::str::from_utf8(&word).is_ok() {
+                    control.push(id as u32);
+                    texts.push(word.clone());
                 }
                 word.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
             }
@@ -43,7 +52,9 @@ impl Vocabulary {
         if known.len() > 1 {
             trie = trie.with_eos_tokens(&known);
         }
-        Ok(Arc::new(Vocabulary { trie, tokenizer, control }))
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        let finder = finder.map_err(|error| wrong(error.to_string()))?;
+        Ok(Arc::new(Vocabulary { trie, tokenizer, finder, control }))
     }
 
     /// As llguidance wants it.
@@ -58,7 +69,7 @@ impl Vocabulary {
 
     /// The control tokens.
     pub fn controls(&self) -> Vec<u32> {
-        self.control.values().copied().collect()
+        self.control.clone()
     }
 
     /// How many tokens there are.
@@ -68,9 +79,13 @@ impl Vocabulary {
 
     /// The first control token in a text: its offset, its length in bytes, its id; of several at one place the longest.
     pub fn first_control(&self, text: &str) -> Option<(usize, usize, u32)> {
-        let found =
-            self.control.iter().filter_map(|(word, id)| text.find(word.as_str()).map(|at| (at, word.len(), *id)));
-        found.min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)))
+        self.control_from(text, 0)
+    }
+
+    /// The first one that begins at an offset or behind it. What comes behind it is hardly looked at.
+    fn control_from(&self, text: &str, from: usize) -> Option<(usize, usize, u32)> {
+        let found = self.finder.find(Input::new(text).range(from.min(text.len())..))?;
+        Some((found.start(), found.len(), *self.control.get(found.pattern().as_usize())?))
     }
 
     /// The tokens in which the tokenizer itself writes a text, none of them a control token, and together the text's bytes: what a
@@ -85,9 +100,9 @@ impl Vocabulary {
             return tokens;
         }
         let (mut pieces, mut begin, mut from) = (Vec::new(), 0, 0);
-        while let Some((at, _, _)) = self.first_control(text.get(from..).unwrap_or("")) {
-            let first = text.get(from + at..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
-            from += at + first;
+        while let Some((at, _, _)) = self.control_from(text, from) {
+            let first = text.get(at..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+            from = at + first;
             pieces.push(text.get(begin..from).unwrap_or(""));
             begin = from;
         }
@@ -110,5 +125,49 @@ impl TokenizerEnv for Vocabulary {
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         self.trie.tokenize_with_greedy_fallback(bytes, |text| self.written(text))
+    }
+
+    fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
+        let most = FORCED_BYTES.max(FORCED_TOKENS * self.trie.max_token_len());
+        Beginning(self).tokenize_bytes_marker(beginning(bytes, most))
+    }
+}
+
+/// Encodes all that it is given, with the library's own reading of control tokens.
+struct Beginning<'a>(&'a Vocabulary);
+
+impl TokenizerEnv for Beginning<'_> {
+    fn tok_trie(&self) -> &TokTrie {
+        self.0.tok_trie()
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        self.0.tokenize_bytes(bytes)
+    }
+}
+
+/// At most so many bytes, about, of forced text; neither a character nor a control token is cut.
+fn beginning(bytes: &[u8], most: usize) -> &[u8] {
+    let is_inside = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
+    let Some(end) = (0..=most).rev().find(|at| !is_inside(at)).filter(|_| bytes.len() > most) else { return bytes };
+    let marked = end.saturating_sub(MARKED_BYTES);
+    let mark = bytes.get(marked..end).and_then(|last| last.iter().rposition(|b| *b == TokTrie::SPECIAL_TOKEN_MARKER));
+    let end = mark.map_or(end, |at| marked + at);
+    // A mark at the very beginning is kept with what it marks.
+    bytes.get(..end).filter(|cut| !cut.is_empty()).unwrap_or(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_is_encoded_and_nothing_in_it_is_cut() {
+        assert_eq!(beginning(b"abc", 3), b"abc");
+        assert_eq!(beginning(b"abcd", 3), b"abc");
+        assert_eq!(beginning("abé".as_bytes(), 3), b"ab");
+        assert_eq!(beginning(b"ab\xFF[12]c", 5), b"ab");
+        let far = [b"ab\xFF[12]".as_slice(), &[b'c'; 200]].concat();
+        assert_eq!(beginning(&far, 150).len(), 150);
     }
 }

@@ -166,7 +166,8 @@ fn measured(args: &AgenticArgs, sizes: Sizes, longest: usize, artifact: &Artifac
     let next = "lower `--scale`, `--concurrency` or `--cache-tokens`";
     let needed = limits.running * longest;
     let cache = args.cache_tokens.map_or(needed, |n| (n as usize).max(longest));
-    let mut engine = model::engine_of(artifact, &model_args, limits, (cache, 1), next)?;
+    let mut engine =
+        model::engine_of(artifact, &model_args, limits, (cache, 1), |text| Failure::usage(format!("{text}; {next}")))?;
     if args.host_bytes() > 0 {
         engine = engine.with_host_tier(Box::new(MemoryTier::new(args.host_bytes())));
     }

@@ -1,0 +1,67 @@
+//! The door to the engine: how many answers may wait, for how long, and why some are turned away.
+
+use engine::Refusal;
+use std::time::Duration;
+
+/// What bounds the door to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// Most answers that wait for room, beside those that may run at once; more are turned away.
+    pub queued: usize,
+    /// A request that has waited for so long and has not started is turned away; `None`: it waits on.
+    pub wait: Option<Duration>,
+    /// An engine that has work and finishes no step for so long is stuck.
+    pub stuck: Duration,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60) }
+    }
+}
+
+impl Door {
+    /// Whether so many more answers find a place. What can start needs none in the queue; once some were found to have no room,
+    /// for memory or because as many run as may, none can.
+    pub(crate) fn admits(&self, load: Load, stalled: usize, more: usize, most_running: usize) -> bool {
+        let (taken, most) = if stalled > 0 {
+            (load.waiting, self.queued)
+        } else {
+            (load.all(), most_running.saturating_add(self.queued))
+        };
+        taken.saturating_add(more) <= most
+    }
+}
+
+/// Answers that run and answers that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub running: usize,
+    pub waiting: usize,
+}
+
+impl Load {
+    /// All of them.
+    pub fn all(self) -> usize {
+        self.running.saturating_add(self.waiting)
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug)]
+pub(crate) enum Turned {
+    /// It could never run.
+    Refused(Refusal),
+    /// So many run and wait.
+    Full(Load),
+    /// So many answers could never be under way together: those that may run and those that may wait.
+    TooMany(usize, Load),
+    /// It has waited for so long.
+    Late(Duration),
+    /// A request that is not finished has this name.
+    Named(String),
+    /// The engine does not come back from a step.
+    Stuck,
+    /// The engine's thread is gone.
+    Stopped,
+}
