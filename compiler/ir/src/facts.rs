@@ -38,6 +38,9 @@ pub struct Facts {
     /// Rows of the target model that the drafter reads, by the name that its text gives them; empty for any other model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captures: Vec<Capture>,
+    /// Rows of this model that a drafter compiled with it reads; empty for any other model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<Capture>,
     /// What a server needs to know.
     pub runtime: RuntimeFacts,
     /// Files that spans point into, as the user wrote their paths.
@@ -188,6 +191,15 @@ pub struct KvKind {
     /// The kind of the target model in whose pages the rows have their places, if the spec wishes so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lives_in: Option<String>,
+    /// Layer slots of a page that are the other model's, of two that share pages. In a kind of the target they follow its own;
+    /// where a kind lives in one of the target's, they come first.
+    #[serde(default, skip_serializing_if = "no_slots")]
+    pub shared_slots: u64,
+}
+
+/// Whether nobody else has slots in the pages.
+fn no_slots(slots: &u64) -> bool {
+    *slots == 0
 }
 
 impl KvKind {

@@ -37,7 +37,7 @@ mod types;
 mod verify;
 
 pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
-pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
+pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{Capture, DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
@@ -47,7 +47,7 @@ pub use mesh::{Mesh, MeshError};
 pub use model::{Block, Model};
 pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
-pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
+pub use plan::{BucketPlan, Buffer, Captured, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
 pub use sharding::{PlacedWeight, Placement, Sharding};
 pub use speculation::{AcceptRule, AcceptWhat, WalkWhat};
 pub use stored::{DiskLayout, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};

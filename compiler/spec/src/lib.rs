@@ -57,6 +57,8 @@ pub struct Choices {
     pub layers: Option<Vec<usize>>,
     /// The target of a drafter's spec, in place of the one that the spec names.
     pub target: Option<Box<Model>>,
+    /// Rows of a drafter's block, for `serve.draft_tokens`.
+    pub draft_tokens: Option<u64>,
 }
 
 /// More findings than this help nobody; the rest is counted.

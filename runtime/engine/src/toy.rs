@@ -39,6 +39,8 @@ pub fn facts(vocab: usize, page_tokens: usize, pages: usize, max_tokens: usize) 
     let layout = |kind: &str, window| KvLayout {
         kind: kind.into(),
         layers: vec![0],
+        lives_in: None,
+        first: 0,
         dtype: DType::F32,
         page_tokens: page_tokens as u64,
         page_stride: page_tokens as u64,

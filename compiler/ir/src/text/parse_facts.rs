@@ -35,6 +35,7 @@ impl Parser<'_> {
             kv: Vec::new(),
             stored: None,
             captures: Vec::new(),
+ exports: Vec::new(),
             runtime: RuntimeFacts::default(),
             files: Vec::new(),
         };
@@ -141,6 +142,7 @@ impl Parser<'_> {
             "kv" => facts.kv.push(self.kv_kind(extents)?),
             "weight" => facts.weights.push(self.weight(extents)?),
             "capture" => facts.captures.push(self.capture()?),
+            "export" => facts.exports.push(self.capture()?),
             "stored" if facts.stored.is_none() => facts.stored = Some(self.stored()?),
             "stored" => return Err(self.error("the text has two statements `stored`")),
             "context" => facts.runtime.context = Some(self.number()?),
@@ -148,7 +150,7 @@ impl Parser<'_> {
             "start" => facts.runtime.start = Some(self.number()?),
             "pad" => facts.runtime.pad = Some(self.number()?),
             other => {
-                let known = "file, dim, product, shard, option, layers, kv, weight, stored, capture, context, stop, start, pad, mesh, place, relaxed, entry";
+                let known = "file, dim, product, shard, option, layers, kv, weight, stored, capture, export, context, stop, start, pad, mesh, place, relaxed, entry";
                 return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
             }
         }
@@ -184,7 +186,8 @@ impl Parser<'_> {
         self.keyword("layers")?;
         let layers = self.list('[', ']', Self::number)?;
         let lives_in = if self.eat_word("lives") { Some(self.name()?) } else { None };
-        Ok(KvKind { name, layers, k, v, window, lives_in })
+        let shared_slots = if self.eat_word("slots") { self.number()? } else { 0 };
+        Ok(KvKind { name, layers, k, v, window, lives_in, shared_slots })
     }
 
     fn capture(&mut self) -> Result<Capture, ParseError> {

@@ -61,7 +61,8 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
         let window = kind.window.map(|w| format!(" window {w}")).unwrap_or_default();
         let (k, v) = (extents.axes(&kind.k), extents.axes(&kind.v));
         let home = kind.lives_in.as_ref().map(|h| format!(" lives {}", Name(h))).unwrap_or_default();
-        put!(out, "kv {}: k {k} v {v}{window} layers [{}]{home}", Name(&kind.name), layers.join(", "));
+        let slots = if kind.shared_slots > 0 { format!(" slots {}", kind.shared_slots) } else { String::new() };
+        put!(out, "kv {}: k {k} v {v}{window} layers [{}]{home}{slots}", Name(&kind.name), layers.join(", "));
     }
     for weight in &facts.weights {
         print_weight(out, weight, facts, &extents, spans);
@@ -69,9 +70,11 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
     if let Some(stored) = &facts.stored {
         print_stored(out, stored);
     }
-    for capture in &facts.captures {
-        let (entry, value) = (Name(&capture.entry), Name(&capture.value));
-        put!(out, "capture {}: {value} of {entry} layers {}", Name(&capture.name), layers_text(&capture.layers));
+    for (word, captures) in [("capture", &facts.captures), ("export", &facts.exports)] {
+        for capture in captures {
+            let (entry, value) = (Name(&capture.entry), Name(&capture.value));
+            put!(out, "{word} {}: {value} of {entry} layers {}", Name(&capture.name), layers_text(&capture.layers));
+        }
     }
     let runtime = &facts.runtime;
     if let Some(n) = runtime.context {

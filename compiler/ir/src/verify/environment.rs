@@ -98,6 +98,7 @@ pub(super) fn verify_entry(entry: &Entry, view: &View<'_>, report: &mut Report) 
     }
     instances(entry, facts, report);
     exchange(entry, report);
+    super::captures::exports(entry, view.whole, report);
     true
 }
 

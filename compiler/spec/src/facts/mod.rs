@@ -93,6 +93,7 @@ pub(crate) fn resolve(
         refused_columns: Vec::new(),
         named_elsewhere: Vec::new(),
         target,
+        draft_tokens: choices.draft_tokens,
         missing: Vec::new(),
     };
     let (name, act) = reader.model(choices);
@@ -125,7 +126,7 @@ pub(crate) fn resolve(
     }
     let files = sources.names();
     let facts =
-        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, runtime, files };
+        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, exports: Vec::new(), runtime, files };
     Some(Resolved {
         facts,
         values,
@@ -161,6 +162,8 @@ struct Reader<'a> {
     named_elsewhere: Vec<(&'static str, String)>,
     /// The target that the spec drafts for.
     target: Option<&'a Model>,
+    /// Rows of a block, if somebody chose.
+    draft_tokens: Option<u64>,
     missing: Vec<(String, Span)>,
 }
 

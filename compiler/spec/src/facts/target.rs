@@ -20,7 +20,7 @@ impl Reader<'_> {
             return None;
         };
         match (from, self.target) {
-            ("serve", _) if name == "draft_tokens" => Some(DRAFT_TOKENS),
+            ("serve", _) if name == "draft_tokens" => Some(self.draft_tokens.unwrap_or(DRAFT_TOKENS)),
             ("capture", _) => match self.captured_layers(name) {
                 Some(layers) => Some(layers.len() as u64),
                 None => {

@@ -112,6 +112,8 @@ fn facts(s: &Setting) -> ExecutorFacts {
     let layout = |(i, window): (usize, Option<u64>)| KvLayout {
         kind: format!("kind {i}"),
         layers: (0..1 + i).collect(),
+        lives_in: None,
+        first: 0,
         dtype: DType::F32,
         page_tokens: s.page_tokens as u64,
         page_stride: [2, 5, 3][i.min(2)],
