@@ -5,7 +5,7 @@
 
 use crate::sim::Blank;
 use crate::{
-    Engine, Event, Executor, ExecutorFacts, Limits, PhysicalPage, Request, Step, StepError, StepOutput, Ticket, sample,
+    Engine, Event, Executor, ExecutorFacts, Limits, PhysicalPage, Request, Step, StepError, StepOutput, Ticket, answer,
 };
 use ir::{DType, KvLayout};
 
@@ -61,6 +61,7 @@ pub fn facts(vocab: usize, page_tokens: usize, pages: usize, max_tokens: usize) 
         pool_pages: vec![pages + 1, pages + 1],
         shared_bytes: None,
         takes_choices: true,
+        draft: None,
     }
 }
 
@@ -108,7 +109,7 @@ impl Toy {
         if step.wanted.len() > self.facts.max_wanted {
             return Err(contract(format!("{} rows are wanted", step.wanted.len())));
         }
-        let mut output = StepOutput::default();
+        let mut logits = Vec::new();
         let mut next_row = 0;
         for sequence in &step.sequences {
             if sequence.start != next_row || sequence.len == 0 {
@@ -133,20 +134,14 @@ impl Toy {
                     );
                 }
                 self.check_windows(step, &sequence.pages, position, &history).map_err(contract)?;
-                let logits = (self.model)(&history)?;
-                let token = wanted.sampling.as_ref().map(|s| {
-                    assert_eq!(s.position, history.len() as u64, "position of the draw");
-                    sample(&logits, s, wanted.mask.as_deref())
-                });
-                if let Some(Err(error)) = &token {
-                    output.faults.push((output.tokens.len(), error.to_string()));
+                if let Some(sampling) = &wanted.sampling {
+                    assert_eq!(sampling.position, history.len() as u64, "position of the draw");
                 }
-                output.tokens.push(token.and_then(Result::ok));
-                output.logits.push(wanted.logits.then_some(logits));
+                logits.push((self.model)(&history)?);
             }
         }
         if next_row == rows {
-            Ok(output)
+            Ok(answer(step, |wanted| &logits[wanted]))
         } else {
             Err(contract(format!("{next_row} of {rows} rows belong to a sequence")))
         }

@@ -141,6 +141,7 @@ fn facts(s: &Setting) -> ExecutorFacts {
         pool_pages,
         shared_bytes: shared,
         takes_choices: true,
+        draft: None,
     }
 }
 

@@ -90,9 +90,7 @@ impl Executor for Blank {
     }
 
     fn take_back(&mut self, mut output: StepOutput) {
-        output.tokens.clear();
-        output.logits.clear();
-        output.faults.clear();
+        output.clear();
         self.outputs.push(output);
     }
 }
