@@ -83,7 +83,7 @@ pub const CODES: [(&str, &str, &str); 25] = [
     (
         "P0307",
         "a drafter does not fit its target's caches",
-        "A drafter's cache kind that has pages of its own stands beside the target's kinds, and needs a name that none of them has.",
+        "A drafter's cache kind stands beside the target's kinds, be it in pages of its own or in theirs, and needs a name that none of them has.",
     ),
     (
         "P0401",

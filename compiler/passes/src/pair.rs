@@ -30,21 +30,21 @@ pub struct Paired {
 /// Compiles a model with its drafter, of which `drafter` has one for each length of block, ascending.
 pub fn pair(mut model: Model, mut drafter: Vec<Model>, compile: &Compile<'_>) -> Result<Paired, PassError> {
     let mut notes = Vec::new();
-    if let Some(first) = drafter.first() {
+    if let Some(first) = drafter.first().cloned() {
         model.facts.exports = first.facts.captures.clone();
         for kind in model.facts.kv.iter_mut() {
             kind.shared_slots = 0;
         }
         let kinds = first.facts.kv.clone();
         for (place, kind) in kinds.iter().enumerate() {
-            match home(kind, &model, first, compile.mesh) {
+            own_name(kind, &model)?;
+            match home(kind, &model, &first, compile.mesh) {
                 Ok(host) => {
                     let before = model.facts.kv[host].layers.len() as u64;
                     model.facts.kv[host].shared_slots = kind.layers.len() as u64;
                     drafter.iter_mut().for_each(|d| d.facts.kv[place].shared_slots = before);
                 }
                 Err(why) => {
-                    own_pages(kind, &model)?;
                     notes.push(Note { pass: "pair", entry: format!("kv.{}", kind.name), message: why });
                     drafter.iter_mut().for_each(|d| {
                         d.facts.kv[place].lives_in = None;
@@ -77,6 +77,11 @@ fn home(kind: &KvKind, model: &Model, drafter: &Model, mesh: &Mesh) -> Result<us
         };
         return Err(format!("it has {}, `{wish}` of the target {}; it has pages of its own", text(kind), text(host)));
     }
+    if host.window.is_some_and(|host| kind.window.is_none_or(|own| own > host)) {
+        let text = |w: Option<u64>| w.map_or_else(|| "all".to_owned(), |w| w.to_string());
+        let (own, other) = (text(kind.window), text(host.window));
+        return Err(format!("it sees {own} positions, `{wish}` of the target keeps {other}; it has pages of its own"));
+    }
     if model.facts.act != drafter.facts.act {
         let (own, other) = (drafter.facts.act, model.facts.act);
         return Err(format!("its rows are {own}, the target's {other}; it has pages of its own"));
@@ -92,7 +97,7 @@ fn home(kind: &KvKind, model: &Model, drafter: &Model, mesh: &Mesh) -> Result<us
 }
 
 /// A kind beside those of the target needs a name that none of them has.
-fn own_pages(kind: &KvKind, model: &Model) -> Result<(), PassError> {
+fn own_name(kind: &KvKind, model: &Model) -> Result<(), PassError> {
     if model.facts.kv.iter().all(|k| k.name != kind.name) {
         return Ok(());
     }

@@ -75,6 +75,9 @@ pub struct ModelArgs {
     /// Make weights up from this seed instead of reading them.
     #[arg(long, value_name = "SEED")]
     pub synthetic: Option<u64>,
+    /// Directory of the drafter's checkpoint, of an artifact that has a drafter: tokens are then drafted.
+    #[arg(long, value_name = "DIR")]
+    pub draft: Option<PathBuf>,
     /// What runs the model: cpu, cuda, or interp, the slow definition of the truth (sim is not in this build).
     #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda", "sim"])]
     executor: String,
@@ -93,7 +96,7 @@ impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None }
+        ModelArgs { artifact, model, synthetic, draft: None, executor, narrow, widen: false, rank_of: None }
     }
 
     /// Refuses what this build cannot do, before anything is read.

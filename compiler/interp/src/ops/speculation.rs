@@ -53,7 +53,7 @@ pub(crate) fn walk(what: WalkWhat, operands: [&Tensor; 4], ty: &TensorType) -> R
         let mut at = 0;
         for slot in (0..slots).map(|s| row * slots + s) {
             let from = (slot * k + at) * k;
-            let (chosen, q) = step(&scores[from..from + k], *temperature, coins[slot]);
+            let (chosen, q) = walk_slot(&scores[from..from + k], *temperature, coins[slot]);
             tokens.push(ids_data[slot * k + chosen]);
             probs.extend(q);
             at = chosen;
@@ -74,8 +74,9 @@ pub(crate) fn walk(what: WalkWhat, operands: [&Tensor; 4], ty: &TensorType) -> R
     }
 }
 
-/// One slot: the candidate, and the distribution that it was drawn from.
-fn step(scores: &[f32], temperature: f32, coin: f32) -> (usize, Vec<f32>) {
+/// One slot of a walk: which of the candidates with these scores is taken, and the distribution that it was drawn from. A
+/// temperature of 0 takes the best one; `coin` is a draw in `[0, 1)`.
+pub fn walk_slot(scores: &[f32], temperature: f32, coin: f32) -> (usize, Vec<f32>) {
     if temperature == 0.0 {
         let best = argmax(scores);
         return (best, one_hot(scores.len(), best));
