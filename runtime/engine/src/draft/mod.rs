@@ -9,8 +9,15 @@
 //! chosen has exactly the distribution that choosing one token a step has, whatever the drafts are.
 
 mod accept;
+mod costs;
+mod measure;
+mod policy;
 
 pub use accept::accept;
+pub use costs::{DraftCosts, Line};
+pub use measure::measure;
+pub use policy::DraftLimits;
+pub(crate) use policy::{DraftPolicy, Habit, MOST_ROWS};
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -74,7 +81,7 @@ pub struct Block {
     pub draft: Arc<Draft>,
     /// How drafts are accepted.
     pub rule: AcceptRule,
-    /// A draw in `[0, 1)` for each slot. The token behind the run draws as any other, by its own seed and position.
+    /// A draw in `[0, 1)` for each slot, and one more for the token behind the run.
     pub coins: Vec<f32>,
     /// Commits so many tokens whatever the model says: drafts, and behind them the most probable token. Only benchmarks do.
     pub forced: Option<usize>,

@@ -81,6 +81,8 @@ mod tests {
             moved: 4_399,
             backed_up: 3_627,
             loaded: 98,
+            verified: 0,
+            accepted: 0,
         };
         hold(0..30, expected);
     }
@@ -98,6 +100,8 @@ mod tests {
             moved: 33_959,
             backed_up: 41_907,
             loaded: 1_788,
+            verified: 0,
+            accepted: 0,
         };
         hold(30..400, expected);
     }
