@@ -21,6 +21,9 @@ pub struct DraftArgs {
     /// beginning of a block.
     #[arg(long, value_name = "RULE", default_value = "token", value_parser = ["token", "block"])]
     draft_rule: String,
+    /// Draft each slot's best candidate by itself, not the path that the drafter chose.
+    #[arg(long)]
+    no_draft_selector: bool,
     /// For benchmarks: every block commits so many tokens on average, whatever the model says. The text is meaningless.
     #[arg(long, value_name = "TOKENS", value_parser = flags::within(1.0..=64.0))]
     pub simulate_acceptance: Option<f64>,
@@ -34,6 +37,7 @@ impl DraftArgs {
             rule: if self.draft_rule == "block" { AcceptRule::Block } else { AcceptRule::Token },
             costs: None,
             forced: self.simulate_acceptance,
+            selects: !self.no_draft_selector,
         }
     }
 

@@ -74,7 +74,8 @@ pub struct Metrics {
     backed_up_tokens: AtomicU64,
     loaded_tokens: AtomicU64,
     dropped_tokens: AtomicU64,
-    drafts: Mutex<DraftCounts>,
+    /// `None` without a drafter.
+    drafts: Mutex<Option<DraftCounts>>,
     requests: AtomicU64,
     aborted: AtomicU64,
     turned_away: AtomicU64,
@@ -132,7 +133,7 @@ impl Metrics {
         set(&self.host_used_tokens, (tokens(host.used_bytes) / page_bytes.max(1)) as usize);
         set(&self.cache_bytes, pages.bytes().1 as usize);
         if scheduler.facts().draft.is_some() {
-            *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = counts.draft;
+            *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts.draft);
         }
     }
 
@@ -271,7 +272,9 @@ impl Metrics {
         let mut page = Page { out: String::new(), prefix, label };
         self.load_text(&mut page);
         let drafts = *self.drafts.lock().unwrap_or_else(PoisonError::into_inner);
-        draft_text(&drafts, &mut page);
+        if let Some(drafts) = drafts {
+            draft_text(&drafts, &mut page);
+        }
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         page.counter("num_requests_total", "requests that have ended", total(&self.requests));
         page.counter("num_aborted_requests_total", "requests that were given up", total(&self.aborted));
@@ -365,9 +368,13 @@ impl Metrics {
     }
 }
 
-/// What became of drafts. All is 0 where nothing is drafted.
+/// What became of drafts.
 fn draft_text(drafts: &DraftCounts, page: &mut Page) {
-    page.head("spec_accept_length", "gauge", "tokens that a verified block leaves on average, the model's own included");
+    page.head(
+        "spec_accept_length",
+        "gauge",
+        "tokens that a verified block leaves on average, the model's own included",
+    );
     page.sample("spec_accept_length", "", drafts.length());
     page.head("spec_accept_rate", "gauge", "share of verified drafts that stand");
     page.sample("spec_accept_rate", "", drafts.rate());
@@ -478,7 +485,9 @@ mod tests {
     /// Every name that the dashboard asks for is on the page.
     #[test]
     fn the_dashboard_knows_the_names() {
-        let page = Metrics::default().text("beam_run_", "m");
+        let metrics = Metrics::default();
+        *metrics.drafts.lock().unwrap() = Some(DraftCounts::default());
+        let page = metrics.text("beam_run_", "m");
         let known: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../docs/dashboard.json")).unwrap();
         let mut asked = 0;

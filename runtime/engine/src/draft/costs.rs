@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn times_lie_on_lines_between_points() {
-        let line = Line::new(vec![(4, 3.0), (1, 1.0), (8, 2.0), (16, 5.0), (2, f64::NAN)]);
-        assert_eq!([0, 1, 2, 4, 6, 12, 20].map(|rows| line.at(rows)), [1.0, 1.0, 5.0 / 3.0, 3.0, 3.0, 4.0, 6.0]);
+        let line = Line::new(vec![(4, 4.0), (1, 1.0), (8, 2.0), (16, 6.0), (2, f64::NAN)]);
+        assert_eq!([0, 1, 2, 4, 6, 12, 20].map(|rows| line.at(rows)), [1.0, 1.0, 2.0, 4.0, 4.0, 5.0, 7.0]);
         assert_eq!(Line::default().at(3), 0.0);
         assert_eq!(Line::new(vec![(4, 2.0)]).at(40), 2.0);
         let costs = DraftCosts { forward: line, draft: Line::new(vec![(8, 0.5)]) };
-        assert_eq!([costs.round(4, 0, 8), costs.round(4, 4, 1), costs.round(1, 1, 8)], [3.0, 3.0, 3.5]);
+        assert_eq!([costs.round(4, 0, 8), costs.round(4, 4, 1), costs.round(1, 1, 8)], [4.0, 4.0, 4.5]);
     }
 }

@@ -22,7 +22,7 @@ const HOPED: f64 = 0.8;
 const MARGIN: f64 = 1.02;
 
 /// What is wanted of drafts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DraftLimits {
     /// Most rows of a block, the anchor among them; 0 and 1 switch drafts off, `None` takes as many as the executor does.
     pub rows: Option<usize>,
@@ -32,6 +32,15 @@ pub struct DraftLimits {
     pub costs: Option<DraftCosts>,
     /// Commits so many tokens a block on average, whatever the model says: for benchmarks, the text is meaningless.
     pub forced: Option<f64>,
+    /// Whether the path through the candidates that the drafter chose is taken; if not, each slot's first candidate is.
+    pub selects: bool,
+}
+
+impl Default for DraftLimits {
+    /// Blocks as long as they may be, on the drafter's path.
+    fn default() -> Self {
+        DraftLimits { rows: None, rule: AcceptRule::default(), costs: None, forced: None, selects: true }
+    }
 }
 
 /// How often the drafts of a slot stood when they were reached.

@@ -126,7 +126,8 @@ fn requests() -> Vec<Request> {
 
 #[test]
 fn the_best_tokens_are_the_same_with_any_drafter() {
-    let alone = same(answers(&mut engine(0, 0, Limits::default()), requests()));
+    let known = || Limits { known_tokens: Some(22), ..Limits::default() };
+    let alone = same(answers(&mut engine(0, 0, known()), requests()));
     assert!(alone.iter().all(|(tokens, reason, _)| !tokens.is_empty() && !matches!(reason, FinishReason::Error(_))));
     for (rows, right, rule) in [
         (8, 0, AcceptRule::Token),
@@ -136,8 +137,8 @@ fn the_best_tokens_are_the_same_with_any_drafter() {
         (16, 90, AcceptRule::Block),
     ] {
         for in_flight in [1, 2] {
-            let draft = DraftLimits { rule, ..DraftLimits::default() };
-            let mut engine = engine(rows, right, Limits { draft, known_tokens: Some(22), ..Limits::default() });
+            let draft = DraftLimits { rule, selects: rows != 16, ..DraftLimits::default() };
+            let mut engine = engine(rows, right, Limits { draft, ..known() });
             engine.executor_mut().most_in_flight = in_flight;
             let with = answers(&mut engine, requests());
             let counts = engine.scheduler().counts().draft;
@@ -145,10 +146,14 @@ fn the_best_tokens_are_the_same_with_any_drafter() {
                 (d + usage.drafted_tokens as u64, a + usage.accepted_tokens as u64)
             });
             assert_eq!((drafted, accepted), (counts.drafted, counts.accepted));
-            assert_eq!(same(with), alone, "{rows} rows, right in {right} of a hundred");
+            // The first request says what the model says, and so does an oracle.
+            let whole = with[0].2.drafted_tokens == with[0].2.accepted_tokens;
+            for (i, (with, alone)) in same(with).iter().zip(&alone).enumerate() {
+                assert_eq!(with, alone, "request {i}, {rows} rows, right in {right} of a hundred");
+            }
             match right {
                 0 => assert_eq!((counts.accepted, counts.committed), (0, counts.verified)),
-                100 => assert!(counts.rate() > 0.6 && counts.length() > 0.6 * rows.min(6) as f64, "{counts:?}"),
+                100 => assert!(counts.accepted > 0 && whole, "{counts:?}"),
                 _ => assert!(counts.slots[0].1 > 0 && counts.slots[0].1 < counts.slots[0].0, "{counts:?}"),
             }
         }
@@ -210,15 +215,16 @@ fn forced_runs_have_the_mean_that_was_asked_for() {
 #[test]
 fn batches_with_everything_say_what_each_says_alone() {
     let model = || -> toy::Model { Box::new(|history| Ok(hashed(VOCAB, history))) };
-    let facts = ExecutorFacts { max_sequences: 8, max_wanted: 20, ..facts(VOCAB, 4, 26, 30) };
+    let facts = ExecutorFacts { max_sequences: 8, max_wanted: 20, ..facts(VOCAB, 4, 20, 30) };
     let toy = Toy::new(facts, model()).with_drafter(model(), 6, 80, 3);
     let mut engine = Engine::new(toy, Limits { running: 6, ..Limits::default() }).unwrap();
     let prompt = |n: u32| (0..n).map(|i| (i * 3 + n / 8) % 20).collect::<Vec<u32>>();
-    let request = |n: u32| Request { prompt: prompt(n), max_tokens: Some(25), ..Request::default() };
+    // With a token that might end them, answers get room for a part of what they may become.
+    let request = |n: u32| Request { prompt: prompt(n), max_tokens: Some(25), stop: vec![1000], ..Request::default() };
     let mut said: BTreeMap<RequestId, (Vec<u32>, Vec<u32>)> = BTreeMap::new();
     let mut aborted = Vec::new();
     for round in 0..400u32 {
-        if round % 7 == 0 {
+        if round % 4 == 0 {
             let n = 9 + round % 13;
             let twins = (0..1 + round % 3).map(|_| request(n)).collect();
             said.extend(engine.submit_all(twins).unwrap().into_iter().map(|id| (id, (prompt(n), Vec::new()))));
@@ -268,7 +274,7 @@ fn pairs(n: usize, rows: usize, right: usize, sampling: &Sampling, rule: AcceptR
     let facts = ExecutorFacts { max_sequences: 8, max_wanted: 64, ..facts(FEW, 64, 100, 64) };
     let toy = Toy::new(facts, model());
     let toy = if rows > 1 { toy.with_drafter(model(), rows, right, 4) } else { toy };
-    let draft = DraftLimits { rule, ..DraftLimits::default() };
+    let draft = DraftLimits { rule, selects: right != 50, ..DraftLimits::default() };
     let limits = Limits { running: 8, keeps_prefixes: false, draft, ..Limits::default() };
     let mut engine = Engine::new(toy, limits).unwrap();
     let mut found = BTreeMap::new();
@@ -332,7 +338,8 @@ fn compare(n: usize) {
     ];
     for sampling in settings {
         let alone = pairs(n, 0, 0, &sampling, AcceptRule::Token);
-        for (rule, right) in [(AcceptRule::Token, 70), (AcceptRule::Block, 50)] {
+        // Of the last pair each slot's first candidate is drafted for certain.
+        for (rule, right) in [(AcceptRule::Token, 70), (AcceptRule::Block, 60), (AcceptRule::Token, 50)] {
             let with = pairs(n, 8, right, &sampling, rule);
             let (sum, freedom) = chi_square(&alone, &with);
             assert!(freedom > 3.0 && sum < limit(freedom), "{sum} at {freedom} of {sampling:?}, {rule:?}");

@@ -114,7 +114,10 @@ impl Scheduler {
             return self.fail(shares, &text, events);
         }
         self.in_flight = self.in_flight.saturating_sub(1);
-        for (part, draft) in shares.parts.iter().zip(output.drafts.drain(..)) {
+        for (part, mut draft) in shares.parts.iter().zip(output.drafts.drain(..)) {
+            if !self.limits.draft.selects {
+                draft.take_first_candidates();
+            }
             let Some(at) = self.place(part) else { continue };
             let Some(sequence) = self.running.get_mut(at) else { continue };
             sequence.in_flight -= 1;
