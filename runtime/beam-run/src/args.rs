@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::BenchArgs;
+use crate::drafts::DraftArgs;
 use crate::failure::Failure;
 use crate::flags;
 use crate::grammar::GrammarArgs;
@@ -75,9 +76,6 @@ pub struct ModelArgs {
     /// Make weights up from this seed instead of reading them.
     #[arg(long, value_name = "SEED")]
     pub synthetic: Option<u64>,
-    /// Directory of the drafter's checkpoint, of an artifact that has a drafter: tokens are then drafted.
-    #[arg(long, value_name = "DIR")]
-    pub draft: Option<PathBuf>,
     /// What runs the model: cpu, cuda, or interp, the slow definition of the truth (sim is not in this build).
     #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda", "sim"])]
     executor: String,
@@ -87,6 +85,9 @@ pub struct ModelArgs {
     /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
     #[arg(long)]
     pub widen: bool,
+    /// Directory of the drafter's weights, for an artifact that was compiled with a drafter.
+    #[arg(long, visible_alias = "speculative-draft-model-path", value_name = "DIR", conflicts_with = "synthetic")]
+    pub draft: Option<PathBuf>,
     /// Run one rank of a mesh such as tp=8, faithfully (not in this build).
     #[arg(long, value_name = "MESH")]
     rank_of: Option<String>,
@@ -96,7 +97,7 @@ impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, draft: None, executor, narrow, widen: false, rank_of: None }
+        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, draft: None, rank_of: None }
     }
 
     /// Refuses what this build cannot do, before anything is read.
@@ -155,6 +156,9 @@ pub struct ServeArgs {
     /// Who runs when, and what is kept.
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
+    /// What is drafted.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     /// Keys, limits and habits of the endpoint.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
@@ -190,6 +194,9 @@ pub struct GenerateArgs {
     /// Seed of the draws.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// What is drafted.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     /// Go on after a token that ends an answer.
     #[arg(long)]
     pub ignore_eos: bool,

@@ -1,11 +1,12 @@
 //! From the command line to an engine: artifact, weights with progress, executor, pools.
 
 use crate::args::ModelArgs;
+use crate::drafts;
 use crate::failure::Failure;
 use artifact::{Artifact, WeightRecipe};
 use device::checkpoint::{Checkpoint, LoadOptions, Progress};
 use device::{PrepareError, Weights, pool_pages_for, pool_pages_of};
-use engine::{Engine, Executor, Limits};
+use engine::{DraftLimits, Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 
@@ -42,11 +43,7 @@ fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weigh
             artifact.manifest.model
         )));
     };
-    let weights = match args.synthetic {
-        Some(seed) => Weights::synthetic(&drafter.recipes, seed).map_err(Failure::input)?,
-        None => read(&drafter.recipes, draft, args)?,
-    };
-    Ok(Some(weights))
+    read(&drafter.recipes, draft, args).map(Some)
 }
 
 /// Reads the weights that recipes describe.
@@ -89,9 +86,10 @@ pub fn engine(
     args: &ModelArgs,
     context_tokens: usize,
     running: usize,
+    draft: DraftLimits,
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
-    let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
+    let limits = Limits { context_tokens: Some(context_tokens), running, draft, ..Limits::default() };
     engine_of(artifact, args, limits, (context_tokens, running), |text| Failure::usage(format!("{text}; {next}")))
 }
 
@@ -100,7 +98,7 @@ pub fn engine(
 pub fn engine_of(
     artifact: &Artifact,
     args: &ModelArgs,
-    limits: Limits,
+    mut limits: Limits,
     (context_tokens, running): (usize, usize),
     no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
@@ -113,11 +111,12 @@ pub fn engine_of(
         }
         None => device::load_shared(artifact, &weights, kind, &pool_pages_for(&artifact.plan, context, running)),
     };
-    let executor = loaded.map_err(|e| match e {
+    let mut executor = loaded.map_err(|e| match e {
         PrepareError::PoolMemory { kind, pages, bytes } => no_memory(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give"
         )),
         other => Failure::input(other),
     })?;
+    drafts::learn_costs(&mut executor, &mut limits)?;
     Engine::new(executor, limits).map_err(Failure::input)
 }

@@ -126,12 +126,15 @@ impl<'a> Row<'a> {
 
     /// The token that the request's seed draws at the row's position.
     fn chosen(&self) -> SampledToken {
-        if self.is_greedy() { self.report(self.best()) } else { self.report(self.draw(&self.law())) }
+        let coin = || numerics::uniform(self.sampling.seed, self.sampling.position);
+        let id = if self.is_greedy() { self.best() } else { self.draw(&self.law(), coin()) };
+        self.report(id)
     }
 
-    /// The same from another distribution, such as what is left of the row's own.
-    pub fn draw(&self, law: &Law) -> u32 {
-        law.at(numerics::uniform(self.sampling.seed, self.sampling.position)).unwrap_or(self.best())
+    /// A token drawn from a distribution, such as the row's own or what is left of it.
+    pub fn draw(&self, law: &Law, coin: f32) -> u32 {
+        // Only rounding of the sum can leave none: the goal lies on its upper edge.
+        law.at(coin).unwrap_or(self.best())
     }
 
     /// A token with the log-probabilities that were asked for.

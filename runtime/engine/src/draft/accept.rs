@@ -46,12 +46,12 @@ fn extend<'l>(
             run.push(row.report(token));
             continue;
         }
-        let last = match (block.forced, &weighed, drafted) {
-            (Some(_), ..) => row.best(),
-            (None, Some((_, law)), _) => row.draw(law),
-            (None, None, Some(token)) if !row.is_greedy() => row.draw(&left(&row.law(), block, at, token, 1.0)),
-            _ if row.is_greedy() => row.best(),
-            _ => row.draw(&row.law()),
+        let coin = coin(block, block.draft.tokens.len());
+        let last = match (&weighed, drafted) {
+            _ if block.forced.is_some() || row.is_greedy() => row.best(),
+            (Some((_, law)), _) => row.draw(law, coin),
+            (None, Some(token)) => row.draw(&left(&row.law(), block, at, token, 1.0), coin),
+            (None, None) => row.draw(&row.law(), coin),
         };
         run.push(row.report(last));
         break;
@@ -66,11 +66,15 @@ fn drawn_with(block: &Block, slot: usize, token: u32) -> f64 {
     if found > 0.0 && found <= 1.0 { found } else { 0.0 }
 }
 
+/// The draw of a slot, or behind the last slot the one for the token behind the run. One that is missing accepts nothing.
+fn coin(block: &Block, slot: usize) -> f32 {
+    block.coins.get(slot).copied().unwrap_or(1.0)
+}
+
 /// The token rule.
 fn token_stands(law: &Law, block: &Block, slot: usize, token: u32) -> bool {
     let q = drawn_with(block, slot, token);
-    let coin = block.coins.get(slot).map_or(1.0, |coin| f64::from(*coin));
-    q > 0.0 && coin * q < law.of_token(token)
+    q > 0.0 && f64::from(coin(block, slot)) * q < law.of_token(token)
 }
 
 /// What a row's distribution, times `share`, has above the slot's.
@@ -131,11 +135,12 @@ fn longest(laws: &[Law], block: &Block) -> (usize, Law) {
         let above = above(law(i), block, i, w).total();
         above / (above + 1.0 - w)
     };
-    let coin = |i: usize| block.coins.get(i).map_or(1.0, |coin| f64::from(*coin));
-    let accepted = (1..=slots).rev().find(|i| coin(i - 1) < threshold(*i)).unwrap_or(0);
+    let accepted = (1..=slots).rev().find(|i| f64::from(coin(block, i - 1)) < threshold(*i)).unwrap_or(0);
     match block.draft.tokens.get(accepted).filter(|_| accepted < slots) {
         Some(token) => (accepted, left(law(accepted), block, accepted, *token, weight(accepted))),
         None => (accepted, law(accepted).clone()),
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,15 @@
 //! chosen has exactly the distribution that choosing one token a step has, whatever the drafts are.
 
 mod accept;
+mod costs;
+mod measure;
+mod policy;
 
 pub use accept::accept;
+pub use costs::{DraftCosts, Line};
+pub use measure::measure;
+pub use policy::DraftLimits;
+pub(crate) use policy::{DraftPolicy, Habit, MOST_ROWS};
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -44,14 +51,29 @@ pub struct DraftRow {
 pub struct Draft {
     /// A token for each slot: the first is meant for the position behind the anchor.
     pub tokens: Vec<u32>,
-    /// Ids of each slot's candidates, slot after slot, equally many for each; the slot's token is among them. A slot lists
-    /// no id twice.
+    /// Ids of each slot's candidates, slot after slot, equally many for each, the best by itself first; the slot's token is
+    /// among them. A slot lists no id twice.
     pub candidates: Vec<u32>,
     /// Probability with which each candidate was drawn; every other id's is 0.
     pub probabilities: Vec<f32>,
 }
 
 impl Draft {
+    /// Takes each slot's first candidate for certain, whatever path was chosen.
+    pub fn take_first_candidates(&mut self) {
+        let each = self.candidates.len().checked_div(self.tokens.len()).unwrap_or(0);
+        if each == 0 {
+            return;
+        }
+        self.probabilities.fill(0.0);
+        let firsts = self.candidates.chunks_exact(each).zip(self.probabilities.chunks_exact_mut(each));
+        for (token, (ids, q)) in self.tokens.iter_mut().zip(firsts) {
+            if let (Some(id), Some(q)) = (ids.first(), q.first_mut()) {
+                (*token, *q) = (*id, 1.0);
+            }
+        }
+    }
+
     /// A slot's candidates and their probabilities.
     pub fn slot(&self, slot: usize) -> (&[u32], &[f32]) {
         let each = self.candidates.len().checked_div(self.tokens.len()).unwrap_or(0);
@@ -74,7 +96,7 @@ pub struct Block {
     pub draft: Arc<Draft>,
     /// How drafts are accepted.
     pub rule: AcceptRule,
-    /// A draw in `[0, 1)` for each slot. The token behind the run draws as any other, by its own seed and position.
+    /// A draw in `[0, 1)` for each slot, and one more for the token behind the run.
     pub coins: Vec<f32>,
     /// Commits so many tokens whatever the model says: drafts, and behind them the most probable token. Only benchmarks do.
     pub forced: Option<usize>,
