@@ -245,7 +245,7 @@ fn reports_say_where_draft_rows_live() {
     let artifact = compiled_by_command(&nano(), &drafter(), work.path());
     let report = &artifact.report["drafter"];
     assert_eq!(report["kv"][0]["lives_in"], "full");
-    assert_eq!((report["parameters"].as_u64(), report["blocks"].clone()), (Some(1_124_608), vec![2, 4, 8].into()));
+    assert_eq!((report["parameters"].as_u64(), report["blocks"].clone()), (Some(1_124_608), vec![4, 8].into()));
     let model = work.path().join("model.toml");
     std::fs::write(&model, SMALL.replace("heads = 6\nhead_dim = 16", "heads = 6\nhead_dim = 32")).expect("a spec");
     let other = compiled_by_command(&model, &root().join("tests/fixtures/dflash2-tiny"), work.path());

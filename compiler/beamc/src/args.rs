@@ -106,7 +106,7 @@ pub struct CompileArgs {
     /// A drafter's spec, or the directory of its checkpoint: it is compiled with this one into one artifact.
     #[arg(long)]
     pub draft: Option<PathBuf>,
-    /// Rows of a drafted block that there are programs for; 2, 4 and 8 if absent.
+    /// Rows of a drafted block that there are programs for; 4 and 8 if absent.
     #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "draft")]
     pub draft_tokens: Vec<u64>,
     /// Forbid every relaxation.

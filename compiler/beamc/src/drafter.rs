@@ -8,16 +8,17 @@ use artifact::{Drafter, DrafterBlock};
 use ir::Model;
 use passes::{Paired, Stage, Stages};
 use spec::{Checked, Choices};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Code of the warning that a value is missing which a checkpoint must give.
 const MISSING: &str = "B0306";
 
 /// Rows of a block that programs are made for, where nobody says: a block ends early, or not, as the engine finds best.
-const BLOCKS: [u64; 3] = [2, 4, 8];
+const BLOCKS: [u64; 2] = [4, 8];
 
-/// The most rows of a block.
-const MOST_ROWS: u64 = 16;
+/// The fewest and the most rows of a block: one draft has nothing before it that a path could run through.
+const ROWS: RangeInclusive<u64> = 3..=16;
 
 /// A drafter as it was read for its target: one model for each length of block.
 pub struct Draft {
@@ -52,9 +53,9 @@ fn lengths(blocks: &[u64]) -> Result<Vec<u64>, Failure> {
     let mut blocks = if blocks.is_empty() { BLOCKS.to_vec() } else { blocks.to_vec() };
     blocks.sort_unstable();
     blocks.dedup();
-    match blocks.iter().find(|n| !(2..=MOST_ROWS).contains(*n)) {
+    match blocks.iter().find(|n| !ROWS.contains(*n)) {
         Some(odd) => {
-            let message = format!("`--draft-tokens` lists {odd}, and a block has 2 to {MOST_ROWS} rows");
+            let message = format!("`--draft-tokens` lists {odd}, and a block has {} to {} rows", ROWS.start(), ROWS.end());
             Err(Failure::input("C0011", message)
                 .help("the first row is the token that is known; a block of 8 drafts 7"))
         }

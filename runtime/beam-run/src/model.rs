@@ -38,7 +38,7 @@ fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weigh
     let Some(draft) = &args.draft else { return Ok(None) };
     let Some(drafter) = &artifact.drafter else {
         return Err(Failure::input(format!(
-            "R0106: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
+            "R0111: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
             draft.display(),
             artifact.manifest.model
         )));
