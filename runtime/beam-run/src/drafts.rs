@@ -73,7 +73,7 @@ pub fn agree<E: Executor>(executor: &E, limits: &DraftLimits) -> Result<(), Fail
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "R0110: `{flag}` is about drafts, and the artifact has no drafter; compile it with `beamc compile --draft`, or leave the flag out"
+        "R0110: `{flag}` is about drafts, and no drafter runs; compile with `beamc compile --draft` and name its weights with `--draft`, or leave the flag out"
     )))
 }
 
