@@ -99,10 +99,14 @@ fn answers(artifact: &Artifact, weights: [&Weights; 2], drafts: DraftLimits, pro
         let twins = (0..1 + i % 2).map(|_| request(prompt, 40)).collect();
         asked.extend(engine.submit_all(twins).expect("requests"));
         // They come one after the other, while others answer; one is given up.
-        (0..2).for_each(|_| drop(listen(&mut engine)));
+        for _ in 0..2 {
+            listen(&mut engine);
+        }
     }
     let given_up = engine.submit(request(prompts[0], 40)).expect("a request");
-    (0..3).for_each(|_| drop(listen(&mut engine)));
+    for _ in 0..3 {
+        listen(&mut engine);
+    }
     engine.abort(given_up);
     while listen(&mut engine) != Progress::Idle {
         assert_eq!(engine.check_books(), Ok(()));

@@ -41,7 +41,14 @@ pub struct DraftLimits {
 impl Default for DraftLimits {
     /// Blocks as long as they may be, on the drafter's path.
     fn default() -> Self {
-        DraftLimits { rows: None, rule: AcceptRule::default(), costs: None, is_fixed: false, forced: None, selects: true }
+        DraftLimits {
+            rows: None,
+            rule: AcceptRule::default(),
+            costs: None,
+            is_fixed: false,
+            forced: None,
+            selects: true,
+        }
     }
 }
 
