@@ -74,8 +74,7 @@ impl Plans {
         for kind in &plan.kv {
             let Some(home) = &kind.lives_in else { continue };
             let host = artifact.plan.kv.iter().position(|k| k.kind == *home);
-            let host =
-                host.ok_or_else(|| mismatch(format!("keeps `{}` in `{home}`", kind.kind), "know no such kind"))?;
+            let host = host.ok_or_else(|| mismatch(format!("keeps `{}` in `{home}`", kind.kind), "know no such kind"))?;
             guests.push((kind.clone(), host));
         }
         let unused = |k: &KvLayout| KvLayout { kind: format!("target.{}", k.kind), layers: Vec::new(), ..k.clone() };
@@ -174,8 +173,8 @@ pub(crate) fn prepared(artifact: &Artifact, pool_pages: &[usize]) -> Result<(Pla
     let drafter = drafter.ok_or_else(|| mismatch("has no drafter", "are asked to draft"))?;
     let plans = Plans::new(artifact, drafter)?;
     let pools = crate::finish::pools(&Plan { kv: artifact.kv(), ..artifact.plan.clone() }, pool_pages)?;
-    let guests = plans.guests.clone();
-    Ok((plans, pools.with_guests(guests)))
+    let guests = plans.guests.iter().map(|(layout, host)| (layout.clone(), *host));
+    Ok((plans, pools.with_guests(guests.collect())))
 }
 
 /// The inputs of the entry that brings a drafter's cache up to date, captured rows aside.
@@ -226,9 +225,7 @@ fn results(entry: &KernelEntry) -> Result<usize, PrepareError> {
         Some(fixed.collect::<Vec<_>>())
     });
     match &lengths {
-        [Some(tokens), Some(ids), Some(q)] if ids == q && ids.len() == 2 && tokens.as_slice() == &ids[..1] => {
-            Ok(ids[1])
-        }
+        [Some(tokens), Some(ids), Some(q)] if ids == q && ids.len() == 2 && tokens.as_slice() == &ids[..1] => Ok(ids[1]),
         _ => Err(mismatch(
             format!("runs entry `{}`", entry.name),
             "do not leave a token, candidates and their probabilities for each slot",
