@@ -113,11 +113,11 @@ impl Cache {
     }
 
     /// Adds kinds that lie in pages of others, each with the number of its home; they follow those that have pages.
-    pub fn with_guests(mut self, guests: Vec<(KvLayout, usize)>) -> Cache {
+    pub fn with_guests(mut self, guests: &[(KvLayout, usize)]) -> Cache {
         for (layout, home) in guests {
-            if let Some(Kind { pages, memory, .. }) = self.kinds.get(home) {
+            if let Some(Kind { pages, memory, .. }) = self.kinds.get(*home) {
                 let (pages, memory) = (*pages, *memory);
-                self.kinds.push(Kind { layout, pages, memory, guest: true });
+                self.kinds.push(Kind { layout: layout.clone(), pages, memory, guest: true });
             }
         }
         self

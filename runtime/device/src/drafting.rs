@@ -173,8 +173,8 @@ pub(crate) fn prepared(artifact: &Artifact, pool_pages: &[usize]) -> Result<(Pla
     let drafter = drafter.ok_or_else(|| mismatch("has no drafter", "are asked to draft"))?;
     let plans = Plans::new(artifact, drafter)?;
     let pools = crate::finish::pools(&Plan { kv: artifact.kv(), ..artifact.plan.clone() }, pool_pages)?;
-    let guests = plans.guests.iter().map(|(layout, host)| (layout.clone(), *host));
-    Ok((plans, pools.with_guests(guests.collect())))
+    let pools = pools.with_guests(&plans.guests);
+    Ok((plans, pools))
 }
 
 /// The inputs of the entry that brings a drafter's cache up to date, captured rows aside.
