@@ -97,7 +97,7 @@ fn base() -> (PathBuf, Files, Trees) {
         recipes,
         kernels: stages.kernels,
         plan: stages.plan,
-        device: None,
+        device: None, drafter: None,
         report: Value::Null,
     };
     let root = Path::new("/dev/shm");

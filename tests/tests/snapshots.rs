@@ -6,13 +6,53 @@
 mod compiled;
 
 use compiled::compiled;
-use passes::Stage;
+use ir::Mesh;
+use passes::{Compile, Stage};
 use similar::TextDiff;
+use spec::{Choices, Library, check_path};
+use std::collections::BTreeMap;
+use suites::root;
+use targets::Target;
 
 const DEVICE: &str = "h200-bf16";
 
 fn text(spec: &str, target: &str, mesh: &str, stage: Stage) -> String {
     compiled(spec, target, mesh, false).text(stage, false)
+}
+
+/// A level of a drafter, of its blocks of 8, compiled with its target; before it the lines of the target that know of it.
+fn paired(spec: &str, draft: &str, mesh: &str, stage: Stage) -> String {
+    let mesh = Mesh::parse(mesh).expect("mesh");
+    let target = Target::load(if mesh.is_single() { "cpu" } else { DEVICE }).expect("target");
+    let options: BTreeMap<_, _> = target.options_on(&mesh).into_iter().collect();
+    let read = |spec: &str, choices: &Choices| {
+        let mut model =
+            check_path(&root().join("model-spec").join(spec), &Library::embedded(), choices).model.expect("a model");
+        model.facts.files.clear();
+        model
+    };
+    let model = read(spec, &Choices { options: options.clone(), ..Choices::default() });
+    let own = Choices { options, target: Some(Box::new(model.clone())), ..Choices::default() };
+    let compile = Compile { target: &target, mesh: &mesh, exact: false, unpack: &[] };
+    let paired = passes::pair(model, vec![read(draft, &own)], &compile).unwrap_or_else(|e| panic!("{e}"));
+    let knows = |line: &&str| line.contains("capture.") || line.contains(" slots ") || line.contains("export ");
+    let of_target = paired.target.text(stage, false);
+    let lines: Vec<&str> = of_target.lines().filter(knows).collect();
+    let drafter: String = paired.drafter.iter().map(|d| d.text(stage, false)).collect();
+    format!("{}\n\n{drafter}", lines.join("\n"))
+}
+
+#[test]
+fn the_small_drafter_at_each_level() {
+    for (level, stage) in [("graph", Stage::Graph), ("kernel", Stage::Kernel), ("plan", Stage::Plan)] {
+        let text = paired("beam-nano.toml", "beam-nano-dflash2.toml", "", stage);
+        insta::assert_snapshot!(format!("drafter_{level}"), text);
+    }
+}
+
+#[test]
+fn the_full_drafter_on_four_ranks() {
+    insta::assert_snapshot!(paired("beam.toml", "beam-dflash2.toml", "tp=4", Stage::Kernel));
 }
 
 /// The facts, then every graph by its name.

@@ -16,6 +16,8 @@ pub(crate) const PLAN: &str = "plan.json";
 pub(crate) const WEIGHTS: &str = "weights.json";
 /// Path of the weight memory.
 pub(crate) const MEMORY: &str = "memory.json";
+/// Path of the recipes of weights that a drafter keeps copies of, inside its folder.
+pub(crate) const COPIES: &str = "copies.json";
 /// Path of the report.
 pub(crate) const REPORT: &str = "report.json";
 /// Path of the model level as text.

@@ -8,6 +8,7 @@
 //! | `weights.json` | weight recipes: how each weight lies in a checkpoint |
 //! | `memory.json` | weight memory: where each part of each weight lies on a rank |
 //! | `device.json`, `kernels/` | where the target is a device: starts of every region, machine code, readable source |
+//! | `drafter/` | where there is one: the drafter that was compiled with the model, see `drafter.rs` |
 //! | `report.json` | kernels, bytes, floors, memory map, for people and tools |
 //! | `ir/*.txt` | every level as readable text |
 //!
@@ -16,6 +17,7 @@
 //! never repairs and never falls back.
 
 mod device_code;
+mod drafter;
 mod error;
 mod files;
 mod load;
@@ -25,6 +27,7 @@ mod recipe;
 mod write;
 
 pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start};
+pub use drafter::{DRAFTER, Drafter, DrafterBlock, DrafterEntry, own_name};
 pub use error::{ERRORS, LoadError, WriteError, explain};
 pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};
 pub use load::fuzz_json;
@@ -47,6 +50,8 @@ pub struct Artifact {
     pub memory: WeightMemory,
     /// Kernels, where the target's are not part of the runtime.
     pub device: Option<DeviceCode>,
+    /// The drafter that was compiled with the model.
+    pub drafter: Option<Drafter>,
     /// Free form, for people and tools.
     pub report: serde_json::Value,
 }

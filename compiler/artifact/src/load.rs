@@ -1,9 +1,13 @@
 //! Loading an artifact: everything is verified before anything is used.
 
 use crate::device_code::DEVICE;
+use crate::drafter::path_of;
 use crate::error::{malformed, shortened};
-use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, DeviceCode, FORMAT, LoadError, Manifest, VERSION, WeightMemory, WeightRecipe};
+use crate::files::{self, COPIES, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
+use crate::{
+    Artifact, DRAFTER, DeviceCode, Drafter, DrafterBlock, FORMAT, LoadError, Manifest, VERSION, WeightMemory,
+    WeightRecipe,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
@@ -50,6 +54,7 @@ impl Artifact {
             recipes: json(WEIGHTS, &read(dir, WEIGHTS, &manifest)?)?,
             memory: json(MEMORY, &read(dir, MEMORY, &manifest)?)?,
             device: device(dir, &manifest)?,
+            drafter: drafter(dir, &manifest)?,
             report: json(REPORT, &read(dir, REPORT, &manifest)?)?,
             manifest,
         };
@@ -74,6 +79,49 @@ fn device(dir: &Path, manifest: &Manifest) -> Result<Option<DeviceCode>, LoadErr
         }
     }
     Ok(Some(code))
+}
+
+/// The drafter with its files, if the artifact has one.
+fn drafter(dir: &Path, manifest: &Manifest) -> Result<Option<Drafter>, LoadError> {
+    let Some(entry) = &manifest.drafter else { return Ok(None) };
+    if entry.blocks.len() > MOST_BLOCKS {
+        let (found, most) = (entry.blocks.len() as u64, MOST_BLOCKS as u64);
+        return Err(LoadError::TooLarge { file: MANIFEST.to_owned(), found, unit: "lengths of block", most });
+    }
+    let own = |file: &str| read(dir, &format!("{DRAFTER}/{file}"), manifest);
+    let mut blocks = Vec::new();
+    for tokens in &entry.blocks {
+        let of_block = |file: &str| read(dir, &path_of(*tokens, file), manifest);
+        let (kernels, plan) = (json(KERNELS, &of_block(KERNELS)?)?, json(PLAN, &of_block(PLAN)?)?);
+        blocks.push(DrafterBlock { tokens: *tokens, kernels, plan });
+    }
+    Ok(Some(Drafter {
+        blocks,
+        recipes: json(WEIGHTS, &own(WEIGHTS)?)?,
+        copies: json(COPIES, &own(COPIES)?)?,
+        memory: json(MEMORY, &own(MEMORY)?)?,
+    }))
+}
+
+/// Checks a drafter by itself, as a model is checked, and against its model.
+fn check_drafter(drafter: &Drafter, artifact: &Artifact) -> Result<(), LoadError> {
+    let fault = |fact: String| structure(DRAFTER, shortened(&fact));
+    for block in &drafter.blocks {
+        verified_kernels(&block.kernels)?;
+        verified_plan(&block.plan, &block.kernels)?;
+    }
+    if drafter.entry() != artifact.manifest.drafter {
+        return Err(structure(MANIFEST, "it names another drafter than the files are of".to_owned()));
+    }
+    let placed: Vec<WeightRecipe> = drafter.recipes.iter().chain(&drafter.copies).cloned().collect();
+    check_recipes(&placed)?;
+    drafter.memory.check(&placed).map_err(fault)?;
+    let mesh = |kernels: &ir::KernelModule| kernels.sharding.as_ref().map_or_else(ir::Mesh::single, |s| s.mesh.clone());
+    let own = mesh(&artifact.kernels);
+    if drafter.memory.mesh != own || drafter.blocks.iter().any(|b| mesh(&b.kernels) != own) {
+        return Err(fault(format!("it is for another mesh than the model, which is for {own}")));
+    }
+    drafter.check(artifact).map_err(fault)
 }
 
 /// Reads bytes as one of the JSON files of an artifact and checks them as loading would; for the fuzzer. The first byte
@@ -140,6 +188,9 @@ fn parse_manifest(bytes: &[u8]) -> Result<Manifest, LoadError> {
     }
     Ok(manifest)
 }
+
+/// Most lengths of block that a drafter has programs for.
+const MOST_BLOCKS: usize = 64;
 
 const NOT_A_FILE: &str = "is a symbolic link or not a file";
 
@@ -212,7 +263,8 @@ fn check_structure(artifact: &Artifact) -> Result<(), LoadError> {
     verified_plan(&artifact.plan, &artifact.kernels)?;
     check_mesh(artifact)?;
     check_recipes(&artifact.recipes)?;
-    artifact.memory.check(&artifact.recipes).map_err(|fact| structure(MEMORY, shortened(&fact)))
+    artifact.memory.check(&artifact.recipes).map_err(|fact| structure(MEMORY, shortened(&fact)))?;
+    artifact.drafter.as_ref().map_or(Ok(()), |drafter| check_drafter(drafter, artifact))
 }
 
 /// Manifest, kernels and weight memory are for the same ranks, and the manifest names what the kernels relax.

@@ -1,5 +1,6 @@
 //! The manifest: what an artifact is, and the size and hash of each of its files.
 
+use crate::drafter::DrafterEntry;
 use crate::files::FileEntry;
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Manifest {
     pub options: IndexMap<String, String>,
     /// Every pass that changed bits, by the name of what it changed.
     pub relaxations: Vec<String>,
+    /// The drafter that was compiled with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drafter: Option<DrafterEntry>,
     /// Whether it can run: nothing is missing.
     pub complete: bool,
     /// What is missing, one line each.
@@ -82,6 +86,7 @@ impl Manifest {
             entries: kernels.entries.iter().map(|e| e.name.clone()).collect(),
             options: facts.options.clone(),
             relaxations: kernels.relaxations.clone(),
+            drafter: None,
             complete: provenance.missing.is_empty(),
             missing: provenance.missing,
             files: BTreeMap::new(),

@@ -1,8 +1,9 @@
 //! Writing an artifact: all of it or nothing, and the same bytes every time.
 
 use crate::device_code::DEVICE;
-use crate::files::{self, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, FORMAT, Manifest, VERSION, WeightMemory, WriteError};
+use crate::drafter::path_of;
+use crate::files::{self, COPIES, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
+use crate::{Artifact, DRAFTER, Drafter, FORMAT, Manifest, VERSION, WeightMemory, WriteError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ impl Artifact {
         let mut manifest = self.manifest.clone();
         manifest.format = FORMAT.to_owned();
         manifest.version = VERSION;
+        manifest.drafter = self.drafter.as_ref().and_then(Drafter::entry);
         manifest.files = contents.iter().map(|(path, bytes)| (path.clone(), FileEntry::of(bytes))).collect();
         let manifest_bytes = pretty(MANIFEST, &manifest)?;
 
@@ -44,6 +46,16 @@ impl Artifact {
             (MEMORY.to_owned(), memory_lines(&self.memory)?),
             (REPORT.to_owned(), pretty(REPORT, &self.report)?),
         ]);
+        if let Some(drafter) = &self.drafter {
+            let file = |name: &str| format!("{DRAFTER}/{name}");
+            contents.insert(file(WEIGHTS), lines(WEIGHTS, &drafter.recipes)?);
+            contents.insert(file(COPIES), lines(COPIES, &drafter.copies)?);
+            contents.insert(file(MEMORY), memory_lines(&drafter.memory)?);
+            for block in &drafter.blocks {
+                contents.insert(path_of(block.tokens, KERNELS), compact(KERNELS, &block.kernels)?);
+                contents.insert(path_of(block.tokens, PLAN), compact(PLAN, &block.plan)?);
+            }
+        }
         if let Some(device) = &self.device {
             contents.insert(DEVICE.to_owned(), pretty(DEVICE, device)?);
             contents.extend(device.files.iter().map(|(path, bytes)| (path.clone(), bytes.clone())));

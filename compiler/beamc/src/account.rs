@@ -276,7 +276,7 @@ fn word(op: &Op) -> String {
         Op::Slice { axis, start, len, .. } => format!("slice {axis} {start}+{len}"),
         Op::Linear { contract, order } => format!("linear over {}, order {order}", contract.join(" ")),
         Op::Dot { axis, order } => format!("dot over {axis}, order {order}"),
-        Op::Store { kv } => format!("store {}", cache(kv)),
+        Op::Store { kv, .. } => format!("store {}", cache(kv)),
         Op::Attend { kv, mask, order, .. } => {
             let mask = if *mask == ir::Mask::Causal { "causal" } else { "all" };
             format!("attend {} {mask}, order {order}", cache(kv))
@@ -288,6 +288,10 @@ fn word(op: &Op) -> String {
         Op::Fma => "fma".to_owned(),
         Op::Select => "select".to_owned(),
         Op::Concat { into } => format!("concat into {into}"),
+        Op::Shift { axis, by } => format!("shift {axis} by {by}"),
+        Op::Walk { .. } => "walk".to_owned(),
+        Op::Probs => "probs".to_owned(),
+        Op::Accept { rule, .. } => format!("accept {}", rule.word()),
         Op::Split { axis } => format!("split {axis}"),
         Op::Merge { into } => format!("merge {into}"),
         Op::Rename { from, to } => format!("rename {from} {to}"),

@@ -103,9 +103,12 @@ pub struct CompileArgs {
     /// Artifact directory to write.
     #[arg(short, long)]
     pub output: PathBuf,
-    /// A drafter's spec, compiled into the same artifact (not in this build).
+    /// A drafter's spec, or the directory of its checkpoint: it is compiled with this one into one artifact.
     #[arg(long)]
     pub draft: Option<PathBuf>,
+    /// Rows of a drafted block that there are programs for; 4 and 8 if absent.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "draft")]
+    pub draft_tokens: Vec<u64>,
     /// Forbid every relaxation but the formats that the checkpoint is stored in.
     #[arg(long)]
     pub exact: bool,
@@ -132,6 +135,9 @@ pub struct DumpArgs {
     /// Level: model, graph, sharded, kernel, plan or cuda.
     #[arg(long)]
     pub stage: String,
+    /// A drafter's spec, or the directory of its checkpoint: its level follows that of the model it is compiled with.
+    #[arg(long)]
+    pub draft: Option<PathBuf>,
     /// Forbid every relaxation but the formats that the checkpoint is stored in.
     #[arg(long)]
     pub exact: bool,
@@ -176,6 +182,9 @@ pub struct VerifyArgs {
     /// What and for what.
     #[command(flatten)]
     pub spec: SpecArgs,
+    /// A drafter's spec, or the directory of its checkpoint: its entries are validated too.
+    #[arg(long, conflicts_with = "all_meshes")]
+    pub draft: Option<PathBuf>,
     /// How many seeds to try, at most 1000; 3 if absent.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: Option<u64>,

@@ -27,7 +27,8 @@ pub fn check(args: &CheckArgs) -> Result<String, Failure> {
     let module = quantised(&lowered.module, target.as_ref()).map_err(|e| input::pass_failure(&e, &checked))?;
     let parameters = model.facts.parameters();
     let mut classes: IndexMap<String, usize> = IndexMap::new();
-    for entry in &module.entries {
+    // Every entry that runs the layers has the same classes.
+    if let Some(entry) = module.entries.iter().find(|e| !e.instances.is_empty()) {
         for instance in &entry.instances {
             *classes.entry(entry.classes[instance.class].name.clone()).or_default() += 1;
         }

@@ -1,33 +1,53 @@
 //! `beamc compile`: the artifact.
 
-use crate::args::CompileArgs;
+use crate::args::{CompileArgs, SpecArgs};
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
-use crate::{input, kernels, missing, verify};
+use crate::kernels::{self, Made};
+use crate::{draft_report, drafter, input, missing, verify};
 use artifact::{Artifact, Manifest, Provenance};
-use passes::{Stage, Stages};
+use passes::{Note, Paired, Stage, Stages};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use targets::Target;
 
+/// Readable texts by their paths inside the artifact.
+type Texts = Vec<(String, String)>;
+
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
-    for (given, what) in
-        [(args.draft.is_some(), "--draft"), (args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")]
-    {
+    for (given, what) in [(args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")] {
         if given {
             return Err(Failure::not_in_this_build(what));
         }
     }
     let mut job = input::job(&args.spec, args.exact)?;
+    if drafter::is_drafter(&job.model) {
+        return Err(Failure::not_in_this_build("an artifact of a drafter alone"));
+    }
+    let draft = args.draft.as_ref().map(|path| drafter::read(path, &job, &args.draft_tokens)).transpose()?;
     if args.check {
         verify::check(&args.spec, &job)?;
+        if let Some(path) = &args.draft {
+            let spec = SpecArgs { spec: path.clone(), option: Vec::new(), ..args.spec.clone() };
+            verify::check(&spec, &drafter::job(path, &job)?)?;
+        }
     }
     portable_file_names(&mut job.model.facts.files);
-    let stages = Stages::compile(job.model.clone(), &job.compile());
-    let mut stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
-    let notes = std::mem::take(&mut stages.notes);
-    let (artifact, texts) = build(stages, &job.target)?;
+    let (artifact, texts, notes) = match draft {
+        Some(mut draft) => {
+            draft.models.iter_mut().for_each(|m| portable_file_names(&mut m.facts.files));
+            build_pair(drafter::pair(&job, draft)?)?
+        }
+        None => {
+            let stages = Stages::compile(job.model.clone(), &job.compile());
+            let mut stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+            let notes = std::mem::take(&mut stages.notes);
+            let made = made(&stages, &job.target)?;
+            let (artifact, texts) = build(stages, &job.target, made)?;
+            (artifact, texts, notes)
+        }
+    };
     let manifest = artifact.write(&args.output, &texts).map_err(|e| Failure::artifact(OUTPUT, &e))?;
     if args.json {
         let json = serde_json::json!({
@@ -57,14 +77,36 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
     Ok(out + &input::notes(&notes))
 }
 
-/// The artifact with its readable texts.
-fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, String)>), Failure> {
-    let made = if kernels::is_cuda(&target.arch) {
-        kernels::compile(&stages.kernels, &stages.plan, target)?
-    } else {
-        let missing = missing::kernels(&stages.kernels, &target.arch);
-        kernels::Made { missing, ..kernels::Made::default() }
+/// Kernels of a model alone.
+fn made(stages: &Stages, target: &Target) -> Result<Made, Failure> {
+    if kernels::is_cuda(&target.arch) {
+        return kernels::compile(&stages.kernels, &stages.plan, target);
+    }
+    let missing = missing::kernels(&stages.kernels, &target.arch);
+    Ok(Made { missing, ..Made::default() })
+}
+
+/// The artifact of a model and its drafter, with readable texts and notes.
+fn build_pair(paired: Paired) -> Result<(Artifact, Texts, Vec<Note>), Failure> {
+    let Paired { mut target, mut drafter, mut notes, machine } = paired;
+    notes.append(&mut target.notes);
+    drafter.last_mut().into_iter().for_each(|d| notes.append(&mut d.notes));
+    let longest = drafter.last().cloned();
+    let (part, own) = drafter::part(drafter, &target.kernels)?;
+    let made = match &longest {
+        Some(longest) => drafter::missing(&target, longest, &machine),
+        None => Made::default(),
     };
+    let report = longest.map(|longest| draft_report::build(&target, &longest, &part, &notes, &machine));
+    let (mut artifact, mut texts) = build(target, &machine, made)?;
+    artifact.report["drafter"] = report.unwrap_or_default();
+    artifact.drafter = Some(part);
+    texts.extend(own);
+    Ok((artifact, texts, notes))
+}
+
+/// The artifact with its readable texts.
+fn build(stages: Stages, target: &Target, made: Made) -> Result<(Artifact, Texts), Failure> {
     let provenance = Provenance {
         compiler: env!("CARGO_PKG_VERSION").to_owned(),
         target: manifest_target(target),
@@ -87,10 +129,8 @@ fn build(stages: Stages, target: &Target) -> Result<(Artifact, Vec<(String, Stri
     }
     let manifest = Manifest::new(&stages.kernels, provenance);
     let report = artifact_report::build(&stages, target, &recipes, &memory);
-    Ok((
-        Artifact { manifest, kernels: stages.kernels, plan: stages.plan, recipes, memory, device: made.code, report },
-        texts,
-    ))
+    let (kernels, plan) = (stages.kernels, stages.plan);
+    Ok((Artifact { manifest, kernels, plan, recipes, memory, device: made.code, drafter: None, report }, texts))
 }
 
 /// Spans keep the last part of a path only, so that an artifact does not depend on where the spec lies.

@@ -132,7 +132,7 @@ fn refusal(diagnostics: Value, hidden: usize) -> Value {
 }
 
 /// The codes that this binary adds: code, explanation.
-pub const CODES: [(&str, &str, &str); 10] = [
+pub const CODES: [(&str, &str, &str); 11] = [
     (
         "C0001",
         "not in this build",
@@ -157,6 +157,11 @@ pub const CODES: [(&str, &str, &str); 10] = [
         "C0009",
         "the CUDA compiler cannot be used",
         "NVRTC, which translates kernels, was found and cannot be loaded, or not be run as a process of its own. `beamc doctor` says which one was found.",
+    ),
+    (
+        "C0011",
+        "no such length of block",
+        "`--draft-tokens` lists how many rows a drafted block has, the known token among them: from 3 to 16.",
     ),
     ("C0010", "no such weight", "`--unpack NAME` names a weight of the spec, as `W.NAME` is written in its text."),
 ];

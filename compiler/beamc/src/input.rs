@@ -25,6 +25,8 @@ pub struct Job {
     pub exact: bool,
     /// Weights whose inputs have scales of their own.
     pub unpack: Vec<String>,
+    /// Of a drafter, the model that it is compiled with.
+    pub drafts_for: Option<Box<Model>>,
 }
 
 impl Job {
@@ -94,7 +96,7 @@ pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
 pub fn job_on(spec: &Path, target: &Target, mesh: Mesh, options: &[String], exact: bool) -> Result<Job, Failure> {
     let (model, checked) = model(spec, &choices(target, &mesh, options, exact))?;
     offered(&checked.offered, options)?;
-    Ok(Job { model, checked, target: target.clone(), mesh, exact, unpack: Vec::new() })
+    Ok(Job { model, checked, target: target.clone(), mesh, exact, unpack: Vec::new(), drafts_for: None })
 }
 
 /// Weights that `--unpack` names, which the model must have.

@@ -60,6 +60,13 @@ pub fn compile(kernels: &KernelModule, plan: &Plan, target: &Target) -> Result<M
     Ok(Made { code: Some(code), ..Made::default() })
 }
 
+/// What can be written for a device, translated by nobody, where an artifact cannot run there anyway.
+pub fn written(kernels: &KernelModule, plan: &Plan, target: &Target) -> Made {
+    let generated: Generated = codegen::generate(kernels, plan, Machine::of(target));
+    let missing = generated.missing.iter().map(|m| line(m, &target.arch)).collect();
+    Made { code: None, sources: sources(generated), missing }
+}
+
 /// Texts of kernels for people, where no machine code goes with them.
 fn sources(generated: Generated) -> Vec<(String, String)> {
     generated.sources.into_iter().map(|s| (format!("kernels/{}.cu", s.name), s.text)).collect()

@@ -7,6 +7,8 @@ mod check;
 mod compile;
 mod diff;
 mod doctor;
+mod draft_report;
+mod drafter;
 mod explain;
 mod failure;
 mod input;

@@ -20,6 +20,7 @@ pub fn report(args: &ReportArgs) -> Result<String, Failure> {
         steps(entry, &mut out);
         kernels(entry, args.bucket.as_deref(), &mut out)?;
     }
+    drafter(&report["drafter"], &mut out);
     let relaxations = &artifact.manifest.relaxations;
     let names = if relaxations.is_empty() { "none".to_owned() } else { relaxations.join(", ") };
     let _ = writeln!(out, "\nrelaxations: {names}");
@@ -103,6 +104,46 @@ fn memory(report: &Value, out: &mut String) {
             number(&kv["page_tokens"]),
             number(&kv["bytes_per_token"]),
         );
+    }
+}
+
+/// The drafter: its bytes and caches, and how many tokens a sequence a cycle must commit to be worth it.
+fn drafter(report: &Value, out: &mut String) {
+    if report.is_null() {
+        return;
+    }
+    let bytes = ["weight_bytes", "copied_bytes", "arena_bytes"].map(|key| number(&report[key]));
+    let _ = writeln!(
+        out,
+        "\ndrafter {}: {} parameters, {} bytes of weights, {} of copies; arena {} bytes",
+        text(&report["model"]),
+        number(&report["parameters"]),
+        bytes[0],
+        bytes[1],
+        bytes[2],
+    );
+    for captured in items(&report["captured"]) {
+        let layers: Vec<String> = items(&captured["layers"]).map(number).collect();
+        let (value, layers) = (text(&captured["value"]), layers.join(", "));
+        let _ = writeln!(out, "  reads {value} behind layers {layers}: {} bytes", number(&captured["bytes"]));
+    }
+    for kv in items(&report["kv"]) {
+        let home = match kv["lives_in"].as_str() {
+            Some(home) => format!("in pages of {home}"),
+            None => format!("in pages of its own: {}", text(&kv["own_pages_because"])),
+        };
+        let (kind, bytes) = (text(&kv["kind"]), number(&kv["bytes_per_token"]));
+        let _ = writeln!(out, "  cache {kind}: {} layers, {bytes} bytes a token, {home}", number(&kv["layers"]));
+    }
+    let context = number(&report["context_tokens"]);
+    let _ =
+        writeln!(out, "  a block pays if a cycle commits more tokens a sequence than this, at {context} positions:");
+    let _ = writeln!(out, "  {:>6} {:>10} {:>10} {:>10}", "block", "sequences", "by time", "by bytes");
+    let ratio = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |x| format!("{x:.2}"));
+    for row in items(&report["pays"]) {
+        let (block, sequences) = (number(&row["block"]), number(&row["sequences"]));
+        let (time, bytes) = (ratio(&row["pays_above"]), ratio(&row["pays_above_by_bytes"]));
+        let _ = writeln!(out, "  {block:>6} {sequences:>10} {time:>10} {bytes:>10}");
     }
 }
 

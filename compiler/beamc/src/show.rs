@@ -1,6 +1,7 @@
 //! `beamc dump` and `beamc import`: text from a spec, a spec from a config.
 
 use crate::args::{DumpArgs, ImportArgs};
+use crate::drafter;
 use crate::failure::Failure;
 use crate::input;
 use crate::kernels;
@@ -27,10 +28,21 @@ pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
     // The last level is no IR: text of kernels, made from the two levels before it.
     let stage = if args.stage == CUDA { None } else { Some(stage(&args.stage)?) };
     let job = input::job(&args.spec, args.exact)?;
-    let stages = Stages::compile(job.model.clone(), &job.compile());
-    let stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
+    let (stages, drafter) = match &args.draft {
+        Some(draft) => {
+            let paired = drafter::pair(&job, drafter::read(draft, &job, &[])?)?;
+            (paired.target, paired.drafter.into_iter().next_back())
+        }
+        None => {
+            let stages = Stages::compile(job.model.clone(), &job.compile());
+            (stages.map_err(|e| input::pass_failure(&e, &job.checked))?, None)
+        }
+    };
     let text = match stage {
-        Some(stage) => stages.text(stage, args.spans),
+        Some(stage) => {
+            let own = drafter.map_or_else(String::new, |d| format!("\n{}", d.text(stage, args.spans)));
+            format!("{}{own}", stages.text(stage, args.spans))
+        }
         None if kernels::is_cuda(&job.target.arch) => {
             codegen::generate(&stages.kernels, &stages.plan, codegen::Machine::of(&job.target)).text()
         }

@@ -1,6 +1,7 @@
 //! `beamc verify`, and `compile --check`: every pass interpreted before and after, on a small model of the same text.
 
 use crate::args::{SpecArgs, VerifyArgs};
+use crate::drafter;
 use crate::failure::{DEFECT, Failure};
 use crate::input::{self, Job};
 use ir::{DType, Mesh};
@@ -39,13 +40,20 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
     if args.all_meshes {
         return all_meshes(args, &first, seeds);
     }
-    let outcome = run(&args.spec, &first, seeds)?;
-    let json = outcome.json();
-    if !outcome.holds() {
-        let text = format!("{}{}", outcome.table(), outcome.complaint());
+    let (mut text, mut json, mut holds) = run(&args.spec, &first, seeds)?.page();
+    if let Some(draft) = &args.draft {
+        let job = drafter::job(draft, &first)?;
+        let spec = SpecArgs { spec: draft.clone(), option: Vec::new(), ..args.spec.clone() };
+        let (table, own, kept) = run(&spec, &job, seeds)?.page();
+        text = format!("{text}\n{table}");
+        json["drafter"] = own;
+        holds &= kept;
+        json["ok"] = holds.into();
+    }
+    if !holds {
         return Err(Failure::page(DEFECT, text, Some(json)));
     }
-    Ok(if args.json { format!("{json:#}\n") } else { outcome.table() })
+    Ok(if args.json { format!("{json:#}\n") } else { text })
 }
 
 /// One table per mesh. A mesh on which the model cannot lie is told and is no fault.
@@ -119,7 +127,7 @@ fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Fai
         let mut read = |small: &Small| {
             let (dims, layers) = (small.dims.clone(), small.layers.clone());
             let choices = input::choices(&job.target, &job.mesh, &args.option, args.exact);
-            let choices = Choices { act: Some(act), dims, layers, ..choices };
+            let choices = Choices { act: Some(act), dims, layers, target: job.drafts_for.clone(), ..choices };
             let mut checked = spec::check_path(path, &library, &choices);
             let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());
             checked.model.take().ok_or_else(first)
@@ -135,6 +143,12 @@ fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Fai
 }
 
 impl Outcome<'_> {
+    /// The table, with a complaint if one is due; the same for programs; whether every pass keeps what it declares.
+    fn page(&self) -> (String, Value, bool) {
+        let complaint = if self.holds() { String::new() } else { self.complaint() };
+        (format!("{}{complaint}", self.table()), self.json(), self.holds())
+    }
+
     fn holds(&self) -> bool {
         self.runs.iter().all(|run| run.validation.holds())
     }

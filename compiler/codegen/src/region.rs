@@ -133,7 +133,7 @@ impl Maker<'_> {
         let ids = self.region.values.iter().flat_map(|v| graph.operands(*v).into_iter().chain([*v]));
         let values = ids.filter_map(|v| graph.tensor(v)).map(|t| t.dtype);
         let caches = self.region.values.iter().filter_map(|v| match &graph.node(*v).op {
-            Op::Store { kv } | Op::Attend { kv, .. } => {
+            Op::Store { kv, .. } | Op::Attend { kv, .. } => {
                 self.plan.kv.get(self.kind(kv).ok()?).map(|layout| layout.dtype)
             }
             _ => None,
@@ -238,7 +238,7 @@ impl Maker<'_> {
     fn cached(&self, anatomy: &Anatomy, wanted: impl Fn(ValueId) -> bool) -> Result<Vec<(ValueId, Sink)>, String> {
         let mut sinks = Vec::new();
         for store in &anatomy.stores {
-            let Op::Store { kv } = &self.graph().node(*store).op else { continue };
+            let Op::Store { kv, .. } = &self.graph().node(*store).op else { continue };
             let kind = self.kind(kv)?;
             let operands = self.graph().operands(*store);
             let [key, value, at] = operands.as_slice() else { return Err(format!("{store} lacks an operand")) };

@@ -4,7 +4,9 @@ use crate::context::{Context, Site};
 use crate::env::Env;
 use crate::error::{Fault, InterpError, inconsistent};
 use crate::ops::attention::Attention;
-use crate::ops::{attention, cut_join, elementwise, gather, leaf, product, reduce, round, selection};
+use crate::ops::{
+    attention, cut_join, elementwise, gather, leaf, product, reduce, round, selection, shift, speculation,
+};
 use crate::run::Blocks;
 use crate::tensor::Tensor;
 use ir::{Facts, Graph, Op, TensorType, Type, ValueId};
@@ -174,9 +176,19 @@ impl<'n> Node<'n> {
         let node = self.graph.node(self.id);
         let tensor = match &node.op {
             Op::Input(name) => return self.input(name, inputs),
-            Op::Store { kv } => {
-                let [k, v, at] = self.tensors()?;
-                attention::store(kv, self.facts, ctx, [&k, &v, &at])?;
+            Op::Store { kv, .. } => {
+                let operands = self.tensor_list()?;
+                let (rows, live) = match &operands[..] {
+                    [k, v, at] => ([&**k, &**v, &**at], None),
+                    [k, v, at, live] => ([&**k, &**v, &**at], Some(&**live)),
+                    _ => {
+                        return Err(inconsistent(format!(
+                            "{} takes keys, values, positions and truth values",
+                            self.id
+                        )));
+                    }
+                };
+                attention::store(kv, self.facts, ctx, rows, live)?;
                 return Ok(Value::Cache);
             }
             Op::Call(_) | Op::Match { .. } | Op::Layers { .. } => {
@@ -247,6 +259,27 @@ impl<'n> Node<'n> {
                     [x, w, ids] => product::linear(contract, order, x, w, Some(ids), ty),
                     _ => Err(inconsistent(format!("{} takes a value, a weight and perhaps ids", self.id))),
                 }
+            }
+            Op::Shift { axis, by } => {
+                let operands = self.tensor_list()?;
+                match &operands[..] {
+                    [x] => shift::shift(axis, *by, x, None, ty),
+                    [x, fill] => shift::shift(axis, *by, x, Some(fill), ty),
+                    _ => Err(inconsistent(format!("{} takes a value and what fills", self.id))),
+                }
+            }
+            Op::Walk { what } => {
+                let [score, ids, temp, coin] = self.tensors()?;
+                speculation::walk(*what, [&score, &ids, &temp, &coin], ty)
+            }
+            Op::Probs => {
+                let [z, temp, top_k, top_p] = self.tensors()?;
+                speculation::probs([&z, &temp, &top_k, &top_p], ty)
+            }
+            Op::Accept { rule, what } => {
+                let operands = self.tensor_list()?;
+                let operands: Vec<&Tensor> = operands.iter().map(|t| &**t).collect();
+                speculation::accept(*rule, *what, &operands, ty)
             }
             Op::Concat { into } => {
                 let parts = self.tensor_list()?;

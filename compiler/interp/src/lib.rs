@@ -30,6 +30,7 @@ pub use env::Env;
 pub use error::{Fault, InterpError};
 pub use eval::eval_graph;
 pub use ops::collective::{Ranks, exchange};
+pub use ops::speculation::walk_slot;
 pub use ranks::{RankWeights, run_ranks, slice_for_rank};
 pub use run::{Outputs, run_entry, run_model};
 pub use tensor::{Data, Tensor};

@@ -14,7 +14,7 @@ fn graph(mask: Mask, order: Order, scale: f64) -> Graph {
     let v = b.input("v", row("f32[T, kv_heads = 1, head_dim = 2]"));
     let at = b.input("pos", row("i32[T]"));
     let kv = KvRef::Kind("k".into());
-    let cache = b.add(Op::Store { kv: kv.clone() }, &[k, v, at], Type::Cache, None);
+    let cache = b.add(Op::Store { kv: kv.clone(), scratch: false }, &[k, v, at], Type::Cache, None);
     let op = Op::Attend { kv, mask, scale: ConstExpr::Num(scale), order };
     let o = b.add(op, &[q, cache, at], row("f32[T, heads = 2, head_dim = 2]"), None);
     b.output("o", o);
@@ -107,7 +107,7 @@ fn query_heads_share_kv_heads_in_order() {
     let k = b.input("k", row("f32[T, kv_heads = 2, head_dim = 1]"));
     let at = b.input("pos", row("i32[T]"));
     let kv = KvRef::ByColumn("attn".into());
-    let cache = b.add(Op::Store { kv: kv.clone() }, &[k, k, at], Type::Cache, None);
+    let cache = b.add(Op::Store { kv: kv.clone(), scratch: false }, &[k, k, at], Type::Cache, None);
     let op = Op::Attend { kv, mask: Mask::Causal, scale: ConstExpr::Num(1.0), order: Order::Any };
     let o = b.add(op, &[q, cache, at], row("f32[T, heads = 4, head_dim = 1]"), None);
     b.output("o", o);
@@ -197,7 +197,7 @@ fn a_sink_takes_weight_and_gives_no_value() {
         let at = b.input("pos", row("i32[T]"));
         let sink = b.input("sink", row("f32[heads = 2]"));
         let kv = KvRef::Kind("k".into());
-        let cache = b.add(Op::Store { kv: kv.clone() }, &[k, k, at], Type::Cache, None);
+        let cache = b.add(Op::Store { kv: kv.clone(), scratch: false }, &[k, k, at], Type::Cache, None);
         let op = Op::Attend { kv, mask: Mask::Causal, scale: ConstExpr::Num(1.0), order };
         let o = b.add(op, &[q, cache, at, sink], row("f32[T, heads = 2, head_dim = 2]"), None);
         b.output("o", o);

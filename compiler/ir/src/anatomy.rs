@@ -43,7 +43,10 @@ pub fn mixed_axes(graph: &Graph, id: ValueId, slot: usize) -> Vec<String> {
         Op::Slice { axis, into, .. } => std::iter::once(axis).chain(into).cloned().collect(),
         Op::Concat { into } => inner(operand).into_iter().chain([into.clone()]).collect(),
         Op::AllGather { axis, into, .. } | Op::ReduceScatter { axis, into, .. } => vec![axis.clone(), into.clone()],
-        Op::Dot { axis, .. } => vec![axis.clone()],
+        Op::Dot { axis, .. } | Op::Shift { axis, .. } => vec![axis.clone()],
+        Op::Walk { .. } | Op::Probs | Op::Accept { .. } => {
+            operand.into_iter().flat_map(|t| &t.axes).filter(|a| !a.is_rows()).map(|a| a.name.clone()).collect()
+        }
         Op::Linear { contract, .. } => contract.clone(),
         Op::Attend { .. } => inner(operand).into_iter().collect(),
         Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => {
@@ -82,7 +85,7 @@ pub fn effect_order(graph: &Graph) -> Vec<(ValueId, ValueId)> {
     let mut pairs = Vec::new();
     for id in graph.ids() {
         match &graph.node(id).op {
-            Op::Store { kv } => {
+            Op::Store { kv, .. } => {
                 let (store, reads) = latest.entry(kv).or_default();
                 pairs.extend(store.iter().chain(reads.iter()).map(|before| (*before, id)));
                 *store = Some(id);

@@ -8,6 +8,8 @@ use std::fmt;
 pub const TOKEN_ROWS: &str = "T";
 /// Name of the axis of wanted rows.
 pub const WANTED_ROWS: &str = "R";
+/// Name of the axis of sequences, in entries that run blocks of rows.
+pub const SEQUENCE_ROWS: &str = "S";
 /// What a row axis is called, after its own name, that joins the rows of several ranks.
 pub const ALL_ROWS: &str = ".all";
 
@@ -45,6 +47,7 @@ impl Bucket {
         match axis.strip_suffix(ALL_ROWS).unwrap_or(axis) {
             TOKEN_ROWS => Some(self.tokens),
             WANTED_ROWS => Some(self.wanted),
+            SEQUENCE_ROWS => Some(self.sequences),
             _ => None,
         }
     }

@@ -35,6 +35,12 @@ pub struct Facts {
     /// How the checkpoint keeps weights in a narrower format than they are declared in, as the spec states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<Stored>,
+    /// Rows of the target model that the drafter reads, by the name that its text gives them; empty for any other model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captures: Vec<Capture>,
+    /// Rows of this model that a drafter compiled with it reads; empty for any other model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<Capture>,
     /// What a server needs to know.
     pub runtime: RuntimeFacts,
     /// Files that spans point into, as the user wrote their paths.
@@ -68,11 +74,12 @@ impl Facts {
             && weight.only.as_ref().is_none_or(|layers| layers.contains(&layer))
     }
 
-    /// Parameters of the whole model: every weight but scales of quantised ones, once per layer that has it; at most [`MOST_PARAMETERS`] in verified facts.
+    /// Parameters of the whole model: every weight of its own but scales of quantised ones, once per layer that has it; at most
+    /// [`MOST_PARAMETERS`] in verified facts.
     pub fn parameters(&self) -> u64 {
         self.weights
             .iter()
-            .filter(|w| !w.is_scale())
+            .filter(|w| !w.is_scale() && !w.borrowed)
             .map(|w| {
                 let copies = match w.scope {
                     Scope::Model => 1,
@@ -82,6 +89,19 @@ impl Facts {
             })
             .fold(0, u64::saturating_add)
     }
+}
+
+/// Rows of the target model as they leave some of its layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// Name in the drafter's spec; an axis of the rows, one index a layer.
+    pub name: String,
+    /// Entry of the target whose step makes the rows.
+    pub entry: String,
+    /// Value that the entry's layers hand on.
+    pub value: String,
+    /// Layers of the target, ascending, after which it is read.
+    pub layers: Vec<usize>,
 }
 
 /// A condition on the layer's kind.
@@ -119,6 +139,9 @@ pub struct Weight {
     pub disk: Vec<DiskForm>,
     /// Whether a quantised checkpoint may store it in a narrower format.
     pub quant: bool,
+    /// Whether it is the target model's, of which this one is the drafter: it is read there, and counts there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub borrowed: bool,
     /// Where the spec declares it.
     pub span: Option<Span>,
 }
@@ -165,6 +188,18 @@ pub struct KvKind {
     pub v: Vec<Axis>,
     /// How many positions a query sees, its own included; `None` for all.
     pub window: Option<u64>,
+    /// The kind of the target model in whose pages the rows have their places, if the spec wishes so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lives_in: Option<String>,
+    /// Layer slots of a page that are the other model's, of two that share pages. In a kind of the target they follow its own;
+    /// where a kind lives in one of the target's, they come first.
+    #[serde(default, skip_serializing_if = "no_slots")]
+    pub shared_slots: u64,
+}
+
+/// Whether nobody else has slots in the pages.
+fn no_slots(slots: &u64) -> bool {
+    *slots == 0
 }
 
 impl KvKind {

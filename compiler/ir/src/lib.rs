@@ -30,27 +30,31 @@ mod module;
 mod op;
 mod plan;
 mod sharding;
+mod speculation;
 mod stored;
 mod text;
 mod types;
 mod verify;
 
 pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
-pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, TOKEN_ROWS, WANTED_ROWS};
+pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
-pub use facts::{DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
+pub use facts::{Capture, DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
 pub use mesh::{Mesh, MeshError};
 pub use model::{Block, Model};
 pub use module::{Class, Entry, Instance, Module};
 pub use op::{Binary, KvRef, Mask, Op, Order, ReduceOp, Scope, TopWhat, Unary, WeightRef};
-pub use plan::{BucketPlan, Buffer, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
+pub use plan::{BucketPlan, Buffer, Captured, KvLayout, Launch, Place, Plan, PlanEntry, Program, Variant};
 pub use sharding::{PlacedWeight, Placement, Sharding};
+pub use speculation::{AcceptRule, AcceptWhat, WalkWhat};
 pub use stored::{DiskLayout, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};
 pub use text::{
     ParseError, parse_kernels, parse_module, print_graph, print_kernels, print_model, print_module, print_plan,
 };
 pub use types::{Axis, Extent, TensorType, Type};
-pub use verify::{CODES, VerifyError, explain, verify_kernels, verify_model, verify_module, verify_plan};
+pub use verify::{
+    CODES, VerifyError, check_operation, explain, verify_kernels, verify_model, verify_module, verify_plan,
+};

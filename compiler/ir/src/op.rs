@@ -1,5 +1,6 @@
 //! Operations. `docs/ops.md` has the meaning of each, with numbered constraints.
 
+use crate::speculation::{AcceptRule, AcceptWhat, WalkWhat};
 use crate::{ConstExpr, DType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -374,6 +375,28 @@ pub enum Op {
         /// Name after.
         to: String,
     },
+    /// `(x)` or `(x, fill)`: the element `by` places before along `axis`; the first `by` places take `fill`, which
+    /// has no such axis and is broadcast, or else 0.
+    Shift {
+        /// Axis of fixed length that is moved along.
+        axis: String,
+        /// How many places; fewer than the axis has.
+        by: u64,
+    },
+    /// `(score, ids, temp, coin)`: one of the results of a walk through the candidates of a block, slot after slot.
+    Walk {
+        /// Which result.
+        what: WalkWhat,
+    },
+    /// `(z, temp, top_k, top_p)`: the distribution that a token is drawn from, along the last axis of the logits z.
+    Probs,
+    /// `(tokens, z)` under the greedy rule, else `(tokens, p, ids, q, coin, last)`: what of a drafted block the target takes.
+    Accept {
+        /// How it is decided.
+        rule: AcceptRule,
+        /// Which result.
+        what: AcceptWhat,
+    },
     /// `(x, w)` or `(x, w, ids)`: contracts the axes named in `contract`, which end both x and w, and leaves x's other
     /// axes followed by w's. With `ids` (integers that index w's first axis) each row uses the slice of w that its id names.
     Linear {
@@ -389,10 +412,14 @@ pub enum Op {
         /// Order of the sum.
         order: Order,
     },
-    /// `(k, v, at)`: writes each row's key and value at its position `at` of its own sequence; leaves the cache.
+    /// `(k, v, at)` or `(k, v, at, live)`: writes each row's key and value at its position `at` of its own sequence, of
+    /// those rows alone whose `live` holds; leaves the cache.
     Store {
         /// KV kind written.
         kv: KvRef,
+        /// Whether the rows last for this step only: their positions hold nothing for later steps.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        scratch: bool,
     },
     /// `(q, cache, at)` or `(q, cache, at, sink)`: softmax(scale · q·k) v over the rows of the sequence that `mask` and
     /// the kind's window let through. `sink`, a number for each query head, is one more score, of a row without value.
@@ -509,6 +536,11 @@ impl Op {
             | Op::AllReduce { order, .. } => Some(order),
             _ => None,
         }
+    }
+
+    /// Whether the operation runs along a block of drafted tokens; no generated kernel does so yet.
+    pub fn is_of_block(&self) -> bool {
+        matches!(self, Op::Shift { .. } | Op::Walk { .. } | Op::Probs | Op::Accept { .. })
     }
 
     /// Whether the operation may stand only at the model level.

@@ -22,8 +22,30 @@ pub struct PlanEntry {
     pub name: String,
     /// Layers in the order they run.
     pub instances: Vec<Instance>,
+    /// Rows that a step leaves for a drafter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captures: Vec<Captured>,
     /// Buckets, ascending by tokens.
     pub buckets: Vec<BucketPlan>,
+}
+
+/// Rows that are copied when some layers have run. They stand at the start of the arena, in front of everything that steps
+/// write, in one place for all buckets: what comes after the step finds them there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Captured {
+    /// Shared name of the place: rows, then layers in the order of `layers`, then the axes of a row of the value.
+    pub place: String,
+    /// Shared value that is copied.
+    pub value: String,
+    /// Layers, ascending, behind which it is copied.
+    pub layers: Vec<usize>,
+}
+
+impl Captured {
+    /// Name of the place of what a drafter captures under `name`.
+    pub fn place_of(name: &str) -> String {
+        format!("capture.{name}")
+    }
 }
 
 /// What one step does when it runs in one bucket.
@@ -143,14 +165,20 @@ pub enum Launch {
 /// Layout of one KV kind: kernels see these numbers and physical page ids, nothing else.
 ///
 /// Element (layer slot s, token t of the page, head h, element e) of a key lies at
-/// `page · page_stride + s · layer_stride + t · token_stride + h · head_stride + e`, of a value `v_offset` further on.
+/// `page · page_stride + first + s · layer_stride + t · token_stride + h · head_stride + e`, of a value `v_offset` further on.
 /// All strides are in elements of `dtype`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KvLayout {
     /// KV kind.
     pub kind: String,
-    /// Layers in slot order.
+    /// Layers in slot order. Where a drafter's rows lie in the same pages, its layers follow, numbered behind the model's own.
     pub layers: Vec<usize>,
+    /// The kind of the other model in whose pages this one lies; it then has no pages of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lives_in: Option<String>,
+    /// From the start of a page to the first layer slot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first: u64,
     /// Format of cached rows.
     pub dtype: DType,
     /// Tokens in a page.
@@ -171,6 +199,10 @@ pub struct KvLayout {
     pub head_elements: u64,
     /// Positions a query sees, its own included; `None` for all.
     pub window: Option<u64>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl KvLayout {

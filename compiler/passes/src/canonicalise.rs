@@ -161,7 +161,7 @@ mod tests {
         let at = m.input("at", DType::I32, "T");
         for _ in 0..2 {
             let kv = ir::KvRef::Kind("near".to_owned());
-            m.builder.add(Op::Store { kv }, &[k, k, at], ir::Type::Cache, None);
+            m.builder.add(Op::Store { kv, scratch: false }, &[k, k, at], ir::Type::Cache, None);
         }
         assert_eq!(graph(&m.builder.finish(), false).len(), 4);
     }

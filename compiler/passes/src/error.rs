@@ -29,7 +29,7 @@ impl PassError {
 }
 
 /// Codes of this crate: code, title, explanation.
-pub const CODES: [(&str, &str, &str); 22] = [
+pub const CODES: [(&str, &str, &str); 24] = [
     (
         "P0101",
         "an entry runs the layers twice",
@@ -53,7 +53,7 @@ pub const CODES: [(&str, &str, &str); 22] = [
     (
         "P0301",
         "a row axis that steps do not have",
-        "A step brings token rows (axis T) and wanted rows (axis R). A value with another row axis has no size.",
+        "A step brings token rows (axis T), wanted rows (axis R) and sequences (axis S). A value with another row axis has no size.",
     ),
     (
         "P0302",
@@ -74,6 +74,16 @@ pub const CODES: [(&str, &str, &str); 22] = [
         "P0305",
         "the plan needs more memory than the target allows",
         "The largest bucket needs more working memory than `limits.arena_bytes` of the target.",
+    ),
+    (
+        "P0306",
+        "a drafter's rows lie apart",
+        "A drafter reads rows of the model that it drafts for as they leave some of its layers. Where a mesh spreads token rows over ranks, no rank has all of them.",
+    ),
+    (
+        "P0307",
+        "a drafter does not fit its target's caches",
+        "A drafter's cache kind stands beside the target's kinds, be it in pages of its own or in theirs, and needs a name that none of them has.",
     ),
     (
         "P0401",

@@ -164,7 +164,7 @@ impl<'a> Inliner<'a> {
             }
         };
         Ok(match op {
-            Op::Store { kv } => Op::Store { kv: resolve(kv)? },
+            Op::Store { kv, scratch } => Op::Store { kv: resolve(kv)?, scratch: *scratch },
             Op::Attend { kv, mask, scale, order } => {
                 Op::Attend { kv: resolve(kv)?, mask: *mask, scale: scale.clone(), order: order.clone() }
             }

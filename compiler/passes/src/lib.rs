@@ -16,6 +16,7 @@ pub mod fuse_rows;
 mod inline;
 pub mod order_launches;
 pub mod pack_projections;
+mod pair;
 mod pass;
 pub mod pipeline;
 pub mod plan_memory;
@@ -32,6 +33,7 @@ pub mod validate;
 
 pub use dump::{Stage, Stages};
 pub use error::{CODES, PassError, explain};
+pub use pair::{Paired, pair};
 pub use pass::{Compile, Kind, Level, Note, Pass, PassInfo, Refined, Run};
 pub use pipeline::{Lowered, PASSES, Snapshot, lower, lower_step_by_step, plan, refine, to_kernels, to_module};
 pub use validate::{Validation, shrink, validate};

@@ -30,6 +30,8 @@ pub(crate) fn facts() -> Facts {
         k: vec![axis("kv_heads"), axis("head_dim")],
         v: vec![axis("kv_heads"), axis("head_dim")],
         window,
+        lives_in: None,
+        shared_slots: 0,
     };
     let mut weights = vec![
         model("embed", &[&["vocab"], &["hidden"]]),
@@ -57,6 +59,8 @@ pub(crate) fn facts() -> Facts {
         weights,
         kv: vec![kv("near", &[0, 1, 3], Some(2)), kv("far", &[2], None)],
         stored: None,
+        captures: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -77,6 +81,7 @@ pub(crate) fn weight(name: &str, scope: Scope, axes: &[&[&str]]) -> Weight {
         when: None,
         only: None,
         absent: None,
+        borrowed: false,
         disk: Vec::new(),
         quant: true,
         span: None,
@@ -209,7 +214,7 @@ fn attention_block() -> Block {
     let q = m.call(Op::Match { column: column.clone(), arms }, &[q], vec![ty.clone()])[0];
     m.builder.name(q, "q");
     let kv = KvRef::ByColumn(column);
-    let cache = m.builder.add(Op::Store { kv: kv.clone() }, &[k, v, pos], Type::Cache, None);
+    let cache = m.builder.add(Op::Store { kv: kv.clone(), scratch: false }, &[k, v, pos], Type::Cache, None);
     let op = Op::Attend { kv, mask: Mask::Causal, scale: ConstExpr::Num(0.5), order: Order::Any };
     let a = m.op(op, &[q, cache, pos], DType::F32, "T heads head_dim");
     let a = m.round(a, "a");

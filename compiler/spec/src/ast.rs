@@ -159,6 +159,22 @@ pub(crate) enum ExprKind {
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
     /// `x as axis`.
     As(Box<Expr>, Ident),
+    /// `x[axis i]`, `x[axis a..b]`, `x[axis a..]`.
+    Part {
+        base: Box<Expr>,
+        axis: Ident,
+        start: Box<Expr>,
+        /// Whether a range is written; its end, if one is.
+        range: bool,
+        end: Option<Box<Expr>>,
+    },
+    /// `f(t in axis: term)`: the term for every index of an axis.
+    Each {
+        function: Ident,
+        index: Ident,
+        axis: Ident,
+        term: Box<Expr>,
+    },
     /// `match subject { arm { … } … }`.
     Match {
         subject: Box<Expr>,
@@ -182,6 +198,10 @@ impl ExprKind {
             ExprKind::Index(e, items) => e.depth.max(most(items)),
             ExprKind::Call { args, named, .. } => most(args).max(named.iter().map(|(_, e)| e.depth).max().unwrap_or(0)),
             ExprKind::Binary(_, a, b) => a.depth.max(b.depth),
+            ExprKind::Part { base, start, end, .. } => {
+                base.depth.max(start.depth).max(end.as_ref().map_or(0, |e| e.depth))
+            }
+            ExprKind::Each { term, .. } => term.depth,
             ExprKind::Match { subject, arms } => arms.iter().map(|(_, b)| body_depth(b)).fold(subject.depth, u32::max),
             ExprKind::For { over, body, .. } => most(over).max(body_depth(body)),
         }
@@ -238,6 +258,10 @@ pub(crate) fn children(e: &Expr) -> Vec<&Expr> {
         ExprKind::Index(e, items) => std::iter::once(&**e).chain(items).collect(),
         ExprKind::Call { args, named, .. } => args.iter().chain(named.iter().map(|(_, e)| e)).collect(),
         ExprKind::Binary(_, a, b) => vec![a, b],
+        ExprKind::Part { base, start, end, .. } => {
+            [Some(&**base), Some(&**start), end.as_deref()].into_iter().flatten().collect()
+        }
+        ExprKind::Each { term, .. } => vec![term],
         ExprKind::Match { subject, .. } => vec![subject],
         ExprKind::For { over, .. } => over.iter().collect(),
     }

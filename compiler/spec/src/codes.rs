@@ -145,6 +145,16 @@ pub static CODES: &[Code] = &[
         "a plain weight that there is not",
         "`plain` of [stored] lists matrices that a quantised checkpoint keeps as they are declared: weights of the spec, and layers that have them.",
     ),
+    code(
+        "B0038",
+        "a target that does not fit",
+        "A drafter's spec names the spec of its target, in [model]. It is a file beside the spec or built in, has no errors, and has the lengths, cache kinds and weights that the drafter takes from it; where both name an axis of a borrowed weight, its lengths agree.",
+    ),
+    code(
+        "B0039",
+        "rows that cannot be captured",
+        "[capture] names rows of the target: a value that the layers of one of its entries hand on, and layers that the target has, ascending.",
+    ),
     code("B0090", "not supported yet", "The language has this construct on paper and this build does not compile it."),
     code("B0101", "no block text", "A spec, or a base it extends, has [blocks] text with at least one entry."),
     code(
@@ -207,7 +217,7 @@ pub static CODES: &[Code] = &[
     code(
         "B0221",
         "an entry parameter without a type",
-        "Entries are called from outside, so their parameters say dtype and axes.",
+        "Entries are called from outside, so their parameters say axes, and a dtype unless it is the block's.",
     ),
     code("B0222", "no result", "A function ends with return."),
     code("B0223", "another number of results", "A function returns as many values as it declares after ->."),
@@ -366,6 +376,11 @@ pub static CODES: &[Code] = &[
     code("B0295", "iota along something else", "iota counts along a dimension of moderate length."),
     code("B0296", "a layer number too complicated", "Numbers that depend on the layer use + - * / ** and sqrt."),
     code(
+        "B0297",
+        "operands of a block's operation do not fit",
+        "`shift`, `walk`, `probs` and `accept` want the axes and formats that docs/ops.md states. An expression rounds to the block's dtype where it becomes an operand: give it a name of type f32.",
+    ),
+    code(
         "B0301",
         "warning: an unused weight",
         "The checkpoint's tensor would be loaded for nothing. Remove the weight, or set it to \"none\" in a spec that extends its base.",
@@ -394,6 +409,11 @@ pub static CODES: &[Code] = &[
         "B0306",
         "warning: tensors that are stored otherwise than the config says",
         "Where tensors stand beside a config, a matrix is quantised if its tensors are: codes with scales, or floats. Quantisers leave what is no linear module to them, such as experts in one tensor, and do not list it.",
+    ),
+    code(
+        "B0307",
+        "warning: a value that a checkpoint must give",
+        "A value of the spec is \"required\": no default would be right. The spec is read with 0 in its place, and is compiled only when a spec that extends it, or a checkpoint's config, gives the number.",
     ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),

@@ -212,6 +212,7 @@ impl Importer<'_> {
         let options = self.options(&inner("options"), merged.table("options"));
         let schedule = self.schedule(&inner("schedule"));
         let runtime = self.runtime(&inner("runtime"));
+        let capture = self.captures(&inner("capture"), merged.table("capture"));
         self.unknown_keys();
         let origins = Origins::of(self.file);
         let mut made = Made { toml: String::new(), places: &self.places, origins };
@@ -224,6 +225,7 @@ impl Importer<'_> {
         made.section("options", &options);
         made.section("schedule", &schedule);
         made.section("runtime", &runtime);
+        made.section("capture", &capture);
         (made.toml, made.origins)
     }
 
@@ -278,11 +280,13 @@ impl Importer<'_> {
     fn values(&mut self, table: &Table, base: Option<&Table>) -> Vec<Line> {
         let mut lines = Vec::new();
         for (ours, (_, node)) in table {
-            let is_none = base.and_then(|b| b.get(ours)).is_some_and(|(_, n)| n.text() == Some("none"));
+            let says = |word: &str| base.and_then(|b| b.get(ours)).is_some_and(|(_, n)| n.text() == Some(word));
+            let is_none = says("none");
             match self.find(node) {
                 (path, Value::Number(n)) => lines.push(Line { path, text: format!("{ours} = {n}") }),
                 (path, Value::Bool(b)) => lines.push(Line { path, text: format!("{ours} = {b}") }),
                 (_, Value::Null) if is_none => {}
+                (path, found @ Value::Null) if says("required") => self.not_a_number(&path, &found, "a number"),
                 (path, Value::Null) => lines.push(Line { path, text: format!("{ours} = \"none\"") }),
                 (path, found) => self.not_a_number(&path, &found, "a number, true, false or null"),
             }
@@ -343,6 +347,28 @@ impl Importer<'_> {
                 found => {
                     let d = Diagnostic::error("B0407", format!("`{path}` must be a list of names, one per layer"))
                         .help("write null to take the rule of the base spec");
+                    self.error(&path, d, format!("{found} here"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Layers of the target whose rows are captured; the base says what of them is read.
+    fn captures(&mut self, table: &Table, base: Option<&Table>) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (ours, (_, node)) in table {
+            let path = node.text().unwrap_or("").to_owned();
+            let of = base.and_then(|b| b.get(ours)).and_then(|(_, n)| n.table()?.get("of")?.1.text().map(quoted));
+            match (self.get(&path), of) {
+                (Value::Array(items), Some(of)) if !items.is_empty() && items.iter().all(Value::is_u64) => {
+                    let layers: Vec<String> = items.iter().map(Value::to_string).collect();
+                    let text = format!("{ours} = {{ of = {of}, layers = [{}] }}", layers.join(", "));
+                    lines.push(Line { path, text });
+                }
+                (found, _) => {
+                    let d = Diagnostic::error("B0408", format!("`{path}` must be a list of the target's layers"))
+                        .help("a drafter's config says which layers it was trained on");
                     self.error(&path, d, format!("{found} here"));
                 }
             }

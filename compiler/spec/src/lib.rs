@@ -26,6 +26,7 @@ mod recipe;
 mod rules;
 mod source;
 mod stop;
+mod target;
 
 pub use codes::{CODES, Code, explain};
 pub use diag::{Diagnostic, Fix, Label, Severity, has_errors, is_plain, nearest, render, render_json};
@@ -54,6 +55,10 @@ pub struct Choices {
     pub convert: bool,
     /// Keeps only these layers, ascending, of the schedule that the spec states for all of them.
     pub layers: Option<Vec<usize>>,
+    /// The target of a drafter's spec, in place of the one that the spec names.
+    pub target: Option<Box<Model>>,
+    /// Rows of a drafter's block, for `serve.draft_tokens`.
+    pub draft_tokens: Option<u64>,
 }
 
 /// More findings than this help nobody; the rest is counted.
@@ -136,9 +141,12 @@ fn from_input(
     sources: &mut Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Read> {
+    let folder = input.folder.clone();
     let merged = merge::load(input, library, sources, out)?;
+    let target = target::read(&merged, folder.as_deref(), library, choices, out).ok()?;
     let program = parser::program(&merged, library, sources, out);
-    let facts = facts::resolve(&merged, ast::arms_by_column(&program), choices, library, sources, out);
+    let arms = ast::arms_by_column(&program);
+    let facts = facts::resolve(&merged, arms, choices, (library, target.as_ref()), sources, out);
     names::check(&merged, &program, out);
     // Types need facts; names do not.
     let read = facts.and_then(|facts| {
@@ -153,9 +161,12 @@ fn from_input(
 fn facts_of(input: merge::Input, library: &Library) -> Option<ir::Facts> {
     let (mut sources, mut out) = (Sources::default(), Vec::new());
     let merged = merge::load(input, library, &mut sources, &mut out)?;
+    let choices = Choices::default();
+    let target = target::read(&merged, None, library, &choices, &mut out).ok()?;
     let program = parser::program(&merged, library, &mut sources, &mut out);
     let arms = ast::arms_by_column(&program);
-    facts::resolve(&merged, arms, &Choices::default(), library, &sources, &mut out).map(|read| read.facts)
+    let read = facts::resolve(&merged, arms, &choices, (library, target.as_ref()), &sources, &mut out);
+    read.map(|read| read.facts)
 }
 
 /// A spec without errors.

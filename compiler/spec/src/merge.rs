@@ -27,7 +27,7 @@ const TABLES: [(&str, &[&str]); 17] = [
     ("weights", &[]),
     ("layer", &["weights"]),
     ("stored", &[]),
-    ("import", &["dims", "values", "options", "schedule", "runtime"]),
+    ("import", &["dims", "values", "options", "schedule", "runtime", "capture"]),
     ("require", &[]),
     ("runtime", &[]),
     ("lints", &[]),
@@ -145,13 +145,25 @@ fn misspelt_extends(node: &Node, out: &mut Vec<Diagnostic>) -> bool {
     false
 }
 
-/// The text of a base: a file beside the spec if there is one, else an embedded spec.
+/// The text of a base.
 fn base_text(base: &Node, folder: Option<&Path>, library: &Library, out: &mut Vec<Diagnostic>) -> Option<Input> {
+    named_text(("B0005", "base", "extends"), base, folder, library, out)
+}
+
+/// The text of another spec, under the code, word and key of errors about it: a file beside the spec if there is one,
+/// else an embedded spec.
+pub(crate) fn named_text(
+    (code, word, key): (&'static str, &str, &str),
+    base: &Node,
+    folder: Option<&Path>,
+    library: &Library,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Input> {
     let Some(wanted) = base.text() else {
         out.push(
-            Diagnostic::error("B0005", "`extends` names one base spec")
+            Diagnostic::error(code, format!("`{key}` names one {word} spec"))
                 .at(base.span, format!("this is {}", base.what()))
-                .help("write extends = \"name\" or extends = \"path/to/base.toml\""),
+                .help(format!("write {key} = \"name\" or {key} = \"path/to/{word}.toml\"")),
         );
         return None;
     };
@@ -170,11 +182,12 @@ fn base_text(base: &Node, folder: Option<&Path>, library: &Library, out: &mut Ve
             }
         };
     }
-    if let Some(text) = library.spec(wanted) {
-        return Some(Input::text(&format!("{wanted}.toml (built in)"), text));
+    let name = file.strip_suffix(".toml").unwrap_or(wanted);
+    if let Some(text) = library.spec(name) {
+        return Some(Input::text(&format!("{file} (built in)"), text));
     }
     out.push(
-        Diagnostic::error("B0005", format!("the base `{wanted}` is neither a file beside this spec nor built in"))
+        Diagnostic::error(code, format!("the {word} `{wanted}` is neither a file beside this spec nor built in"))
             .at(base.span, "not found")
             .nearest(wanted, library.specs().map(|(n, _)| n)),
     );
@@ -203,14 +216,6 @@ fn overlay(merged: &mut Merged, file: u32, node: &Node, sources: &Sources, out: 
             );
             continue;
         };
-        if key == "capture" {
-            out.push(
-                Diagnostic::error("B0090", "capturing values of a target spec is not supported yet")
-                    .at(*key_span, "asks for it")
-                    .help("compile the target spec alone"),
-            );
-            continue;
-        }
         if key == "blocks" {
             blocks(merged, file, table, sources, out);
             continue;

@@ -104,13 +104,19 @@ impl<'a> Reader<'a, '_> {
             ExprKind::Call { function, args, named } => {
                 self.call(function);
                 // `iota` names an axis, as `over` does.
-                if function.text == "iota" {
-                    return;
-                }
-                args.iter().for_each(|a| self.expr(a));
+                let axis = match function.text.as_str() {
+                    "iota" => return,
+                    "fill" => 1,
+                    _ => usize::MAX,
+                };
+                args.iter().take(axis).for_each(|a| self.expr(a));
                 // `over` names an axis, which a value may have without any table knowing it; `order` takes a word.
-                let values = named.iter().filter(|(name, _)| !matches!(name.text.as_str(), "over" | "order"));
+                let values = named.iter().filter(|(name, _)| !matches!(name.text.as_str(), "over" | "order" | "rule"));
                 values.for_each(|(_, a)| self.expr(a));
+            }
+            ExprKind::Each { index, term, .. } => {
+                self.locals.insert(&index.text);
+                self.expr(term);
             }
             ExprKind::Match { subject, arms } => {
                 self.expr(subject);

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::BenchArgs;
+use crate::drafts::DraftArgs;
 use crate::failure::Failure;
 use crate::flags;
 use crate::grammar::GrammarArgs;
@@ -86,6 +87,9 @@ pub struct ModelArgs {
     /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
     #[arg(long)]
     pub widen: bool,
+    /// Directory of the drafter's weights, for an artifact that was compiled with a drafter.
+    #[arg(long, visible_alias = "speculative-draft-model-path", value_name = "DIR", conflicts_with = "synthetic")]
+    pub draft: Option<PathBuf>,
     /// Run one rank of the artifact's mesh, such as tp=8, on one CUDA device: it starts and moves what a rank does, and stands in for the
     /// others by hearing itself. For measurements; what it answers means nothing.
     #[arg(long, value_name = "MESH")]
@@ -99,7 +103,17 @@ impl ModelArgs {
     /// What a command with a line of its own wants to run.
     pub fn of(artifact: &Path, model: Option<PathBuf>, synthetic: Option<u64>, executor: &str, narrow: bool) -> Self {
         let (artifact, executor) = (artifact.to_owned(), executor.to_owned());
-        ModelArgs { artifact, model, synthetic, executor, narrow, widen: false, rank_of: None, share_device: false }
+        ModelArgs {
+            artifact,
+            model,
+            synthetic,
+            executor,
+            narrow,
+            widen: false,
+            draft: None,
+            rank_of: None,
+            share_device: false,
+        }
     }
 
     /// Refuses what this build cannot do, before anything is read.
@@ -190,6 +204,9 @@ pub struct ServeArgs {
     /// Who runs when, and what is kept.
     #[command(flatten)]
     pub scheduling: SchedulingArgs,
+    /// What is drafted.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     /// Keys, limits and habits of the endpoint.
     #[command(flatten)]
     pub endpoint: EndpointArgs,
@@ -225,6 +242,9 @@ pub struct GenerateArgs {
     /// Seed of the draws.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// What is drafted.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     /// Go on after a token that ends an answer.
     #[arg(long)]
     pub ignore_eos: bool,

@@ -75,6 +75,7 @@ impl Feed {
             }],
             translation: vec![table.into(); facts.kv.len()],
             wanted: (0..tokens.len()).map(wanted).collect(),
+            ..Step::default()
         }
     }
 }

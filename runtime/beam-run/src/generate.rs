@@ -1,6 +1,6 @@
 //! `beam-run generate`: continuations on the terminal, of a text or of lists of token ids.
 
-use crate::args::GenerateArgs;
+use crate::args::{GenerateArgs, ModelArgs};
 use crate::failure::Failure;
 use crate::model;
 use engine::{Engine, Event, Executor, FinishReason, Progress, Refusal, Request, RequestId, Sampling};
@@ -47,7 +47,8 @@ fn engine_for(
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     let own = model::own_context_tokens(artifact);
     let needed = longest.saturating_add(args.max_tokens).min(own.unwrap_or(usize::MAX));
-    model::engine(artifact, &args.model, needed.max(2), 1, "lower `--max-tokens` or shorten the prompt")
+    let next = "lower `--max-tokens` or shorten the prompt";
+    model::engine(artifact, &args.model, needed.max(2), 1, args.drafts.limits(), next)
 }
 
 fn submit(engine: &mut Engine<Box<dyn Executor>>, request: Request) -> Result<RequestId, Failure> {
@@ -81,10 +82,7 @@ fn run(
 fn continue_tokens(args: &GenerateArgs, file: &Path) -> Result<(), Failure> {
     let prompts = read_tokens(file)?;
     let artifact = model::artifact(&args.model.artifact)?;
-    let mut stop = artifact.kernels.facts.runtime.stop.clone();
-    if let Some(dir) = args.model.model.as_deref().filter(|dir| dir.is_dir()) {
-        stop = text::stop_tokens(dir, &stop).map_err(Failure::input)?;
-    }
+    let stop = stop_tokens(&artifact, &args.model)?;
     let longest = prompts.tokens.iter().map(Vec::len).max().unwrap_or(0);
     let mut engine = engine_for(args, &artifact, longest)?;
     let mut ids = Vec::new();
@@ -100,6 +98,20 @@ fn continue_tokens(args: &GenerateArgs, file: &Path) -> Result<(), Failure> {
         Ok(())
     })?;
     write_out(&format!("{}\n", json!(answers)))
+}
+
+/// Tokens that end an answer, as the model directory knows them.
+pub fn stop_tokens(artifact: &artifact::Artifact, args: &ModelArgs) -> Result<Vec<u32>, Failure> {
+    let stop = artifact.kernels.facts.runtime.stop.clone();
+    match args.model.as_deref().filter(|dir| dir.is_dir()) {
+        Some(dir) => text::stop_tokens(dir, &stop).map_err(Failure::input),
+        None => Ok(stop),
+    }
+}
+
+/// The lists of a file of tokens.
+pub fn prompts(file: &Path) -> Result<Vec<Vec<u32>>, Failure> {
+    Ok(read_tokens(file)?.tokens)
 }
 
 fn read_tokens(file: &Path) -> Result<Tokens, Failure> {

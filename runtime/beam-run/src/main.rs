@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod doctor;
+mod drafts;
 mod failure;
 mod feed;
 mod flags;

@@ -1,11 +1,12 @@
 //! From the command line to an engine: artifact, weights with progress, executor, pools.
 
 use crate::args::ModelArgs;
+use crate::drafts;
 use crate::failure::Failure;
-use artifact::Artifact;
+use artifact::{Artifact, WeightRecipe};
 use device::checkpoint::{Checkpoint, LoadOptions, Progress};
-use device::{PrepareError, Weights, pool_pages_for};
-use engine::{Engine, Executor, Limits};
+use device::{PrepareError, Weights, pool_pages_for, pool_pages_of};
+use engine::{DraftLimits, Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 
@@ -29,6 +30,24 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
             ));
         }
     };
+    read(&artifact.recipes, model, args)
+}
+
+/// The drafter's weights, if they are asked for.
+fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weights>, Failure> {
+    let Some(draft) = &args.draft else { return Ok(None) };
+    let Some(drafter) = &artifact.drafter else {
+        return Err(Failure::input(format!(
+            "R0111: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
+            draft.display(),
+            artifact.manifest.model
+        )));
+    };
+    read(&drafter.recipes, draft, args).map(Some)
+}
+
+/// Reads the weights that recipes describe.
+fn read(recipes: &[WeightRecipe], model: &Path, args: &ModelArgs) -> Result<Weights, Failure> {
     let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
     let options = LoadOptions { narrow: args.narrow, widen: args.widen, ..LoadOptions::default() };
     // Hidden by itself when the error stream is no terminal.
@@ -40,7 +59,7 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
         bar.set_length(p.total_bytes);
         bar.set_position(p.done_bytes);
     };
-    let weights = Weights::load(&artifact.recipes, &checkpoint, &options, &mut progress).map_err(Failure::input);
+    let weights = Weights::load(recipes, &checkpoint, &options, &mut progress).map_err(Failure::input);
     bar.finish_and_clear();
     weights
 }
@@ -67,9 +86,10 @@ pub fn engine(
     args: &ModelArgs,
     context_tokens: usize,
     running: usize,
+    draft: DraftLimits,
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
-    let limits = Limits { context_tokens: Some(context_tokens), running, ..Limits::default() };
+    let limits = Limits { context_tokens: Some(context_tokens), running, draft, ..Limits::default() };
     engine_of(artifact, args, limits, (context_tokens, running), |text| Failure::usage(format!("{text}; {next}")))
 }
 
@@ -78,18 +98,26 @@ pub fn engine(
 pub fn engine_of(
     artifact: &Artifact,
     args: &ModelArgs,
-    limits: Limits,
+    mut limits: Limits,
     (context_tokens, running): (usize, usize),
     no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     args.fits(artifact)?;
     let weights = weights(artifact, args)?;
-    let pages = pool_pages_for(&artifact.plan, context_tokens, running);
-    let executor = device::load_shared(artifact, &weights, args.executor()?, &pages).map_err(|e| match e {
+    let drafter = drafter_weights(artifact, args)?;
+    let (kind, context) = (args.executor()?, context_tokens);
+    let loaded = match &drafter {
+        Some(drafter) => {
+            device::load_drafting(artifact, &weights, drafter, kind, &pool_pages_of(artifact, context, running))
+        }
+        None => device::load_shared(artifact, &weights, kind, &pool_pages_for(&artifact.plan, context, running)),
+    };
+    let mut executor = loaded.map_err(|e| match e {
         PrepareError::PoolMemory { kind, pages, bytes } => no_memory(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give"
         )),
         other => Failure::input(other),
     })?;
+    drafts::learn_costs(&mut executor, &mut limits)?;
     Engine::new(executor, limits).map_err(Failure::input)
 }

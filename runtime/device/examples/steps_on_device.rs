@@ -113,7 +113,13 @@ fn report(what: &str, times: &mut [f32], timed: &[Timed]) {
     times.sort_by(f32::total_cmp);
     let total: f32 = timed.iter().map(|t| t.micros).sum();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
-    println!("{what}: {:.3} ms (median of {}); {} starts, {:.3} ms apart", median / 1e3, times.len(), timed.len(), total / 1e3);
+    println!(
+        "{what}: {:.3} ms (median of {}); {} starts, {:.3} ms apart",
+        median / 1e3,
+        times.len(),
+        timed.len(),
+        total / 1e3
+    );
     let mut kernels: BTreeMap<&str, (usize, f32)> = BTreeMap::new();
     for t in timed {
         let of = kernels.entry(t.kernel.as_str()).or_default();

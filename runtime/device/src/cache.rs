@@ -18,6 +18,8 @@ struct Kind {
     layout: KvLayout,
     pages: usize,
     memory: usize,
+    /// Whether it lies in pages of a kind before it.
+    guest: bool,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ fn check_layout(layout: &KvLayout, pages: usize) -> Result<(), PrepareError> {
         last(layout.layers.len() as u64, layout.layer_stride),
         last(layout.page_tokens, layout.token_stride),
         last(layout.heads, layout.head_stride),
+        Some(layout.first),
         Some(layout.v_offset),
         Some(layout.head_elements),
     ]
@@ -104,16 +107,33 @@ impl Cache {
                 kernels: "write floats".to_owned(),
             })?;
             cache.memories.push(memory.ok_or_else(no_memory)?);
-            cache.kinds.push(Kind { layout: layout.clone(), pages: *pages, memory: cache.kinds.len() });
+            cache.kinds.push(Kind { layout: layout.clone(), pages: *pages, memory: cache.kinds.len(), guest: false });
         }
         Ok(cache)
+    }
+
+    /// Adds kinds that lie in pages of others, each with the number of its home; they follow those that have pages.
+    pub fn with_guests(mut self, guests: &[(KvLayout, usize)]) -> Cache {
+        for (layout, home) in guests {
+            if let Some(Kind { pages, memory, .. }) = self.kinds.get(*home) {
+                let (pages, memory) = (*pages, *memory);
+                self.kinds.push(Kind { layout: layout.clone(), pages, memory, guest: true });
+            }
+        }
+        self
+    }
+
+    /// Layouts of the kinds that have pages.
+    pub fn layouts(&self) -> Vec<KvLayout> {
+        self.kinds.iter().filter(|k| !k.guest).map(|k| k.layout.clone()).collect()
     }
 
     /// Puts two kinds of one format into one memory as large as both and their sinks. What was stored is lost.
     pub fn share(&mut self) {
         let elements =
             |layout: &KvLayout, pages: usize| usize::try_from(layout.page_stride).ok()?.checked_mul(pages + 1);
-        let [a, b] = &self.kinds[..] else { return };
+        let own: Vec<&Kind> = self.kinds.iter().filter(|k| !k.guest).collect();
+        let [a, b] = own[..] else { return };
         let may = a.layout.dtype == b.layout.dtype && a.layout.page_stride > 0 && b.layout.page_stride > 0;
         let total = elements(&a.layout, a.pages).zip(elements(&b.layout, b.pages)).and_then(|(a, b)| a.checked_add(b));
         let Some(total) = total.filter(|_| may) else { return };
@@ -129,17 +149,18 @@ impl Cache {
 
     /// Bytes of the memory that all kinds share, if they do.
     pub fn shared_bytes(&self) -> Option<u64> {
+        let several = self.kinds.iter().filter(|k| !k.guest).count() > 1;
         match &self.memories[..] {
-            [Memory::F32(x)] if self.kinds.len() > 1 => Some(x.len() as u64 * 4),
-            [Memory::Bf16(x)] if self.kinds.len() > 1 => Some(x.len() as u64 * 2),
-            [Memory::E4m3(x)] if self.kinds.len() > 1 => Some(x.len() as u64),
+            [Memory::F32(x)] if several => Some(x.len() as u64 * 4),
+            [Memory::Bf16(x)] if several => Some(x.len() as u64 * 2),
+            [Memory::E4m3(x)] if several => Some(x.len() as u64),
             _ => None,
         }
     }
 
     /// Pages of every kind if no other had any, the sink included.
     pub fn pages(&self) -> Vec<usize> {
-        self.kinds.iter().map(|k| k.pages).collect()
+        self.kinds.iter().filter(|k| !k.guest).map(|k| k.pages).collect()
     }
 
     /// Kinds.
@@ -231,6 +252,7 @@ trait Rows {
 impl Rows for KvLayout {
     fn at(&self, page: usize, slot: usize, token: usize, head: usize, side: Side) -> usize {
         page * self.page_stride as usize
+            + self.first as usize
             + slot * self.layer_stride as usize
             + token * self.token_stride as usize
             + head * self.head_stride as usize

@@ -93,9 +93,7 @@ pub(crate) fn check(step: &Step, facts: &ExecutorFacts, tokens_end: usize, start
         ));
     }
     for (kind, layout) in facts.kv.iter().enumerate() {
-        let of_kind = (0..step.sequences.len())
-            .map(|s| translate(step, s, layout, &step.translation[kind], facts.pool_pages[kind], start));
-        out.pages.push(of_kind.collect::<Result<_, _>>()?);
+        out.pages.push(translate_kind(step, layout, &step.translation[kind], facts.pool_pages[kind], start)?);
     }
     Ok(out)
 }
@@ -152,6 +150,17 @@ fn check_sequences(step: &Step) -> Result<Vec<usize>, StepError> {
     } else {
         refuse(format!("its sequences have {} rows, it has {rows}", of_row.len()))
     }
+}
+
+/// Pages of one kind for every sequence of a step that was checked.
+pub(crate) fn translate_kind(
+    step: &Step,
+    layout: &KvLayout,
+    table: &[PhysicalPage],
+    pool_pages: usize,
+    start: usize,
+) -> Result<Vec<Pages>, StepError> {
+    (0..step.sequences.len()).map(|s| translate(step, s, layout, table, pool_pages, start)).collect()
 }
 
 /// Physical pages of every page that a row of the sequence writes or sees.

@@ -97,12 +97,15 @@ pub enum PrepareError {
         "D0106: executor `{0}` is not in this build, which has `interp`, `cpu` and `cuda`; choose one of these with `--executor`"
     )]
     NotBuilt(String),
+    /// A drafter on a device without kernels for it.
+    #[error("D0112: the cuda executor has no kernels for a drafter; use `--executor cpu`, or leave `--draft` away")]
+    NoDrafts,
     /// A CUDA device that is missing, of another architecture, or out of memory.
     #[error("D0111: the cuda executor cannot run here: {0}; `beam-run doctor` says what this machine has")]
     Device(String),
     /// A value with a row for something that a step does not bring.
     #[error(
-        "D0107: `{value}` in graph `{graph}` has rows of axis `{axis}`, a step has rows of `T` (tokens) and `R` (wanted) only; give it one of these in the spec, or compile the artifact again"
+        "D0107: `{value}` in graph `{graph}` has rows of axis `{axis}`, a step has rows of `T` (tokens), `R` (wanted) and `S` (sequences) only; give it one of these in the spec, or compile the artifact again"
     )]
     RowAxis {
         /// Graph.

@@ -28,19 +28,14 @@ pub(crate) fn pools(plan: &Plan, pool_pages: &[usize]) -> Result<Cache, PrepareE
     Cache::new(&plan.kv, pool_pages)
 }
 
-/// Chooses tokens from the wanted rows' logits and hands out those asked for.
+/// Chooses tokens from the wanted rows' logits, one row after the other, and hands out those asked for.
 pub(crate) fn answer(step: &Step, logits: &[f32], vocab: usize) -> Result<StepOutput, StepError> {
-    let mut output = StepOutput::default();
-    for (wanted, row) in step.wanted.iter().zip(logits.chunks_exact(vocab.max(1))) {
-        let token = wanted.sampling.as_ref().map(|s| engine::sample(row, s, wanted.mask.as_deref()));
-        // One row that leaves no choice is the fault of its request; the others go on.
-        if let Some(Err(error)) = &token {
-            output.faults.push((output.tokens.len(), error.to_string()));
-        }
-        output.tokens.push(token.and_then(Result::ok));
-        output.logits.push(wanted.logits.then(|| row.to_vec()));
+    let needed = step.wanted.len() * vocab;
+    if logits.len() < needed {
+        let has = logits.len();
+        return Err(StepError::Device(format!("{has} logits were computed, {needed} are needed for the wanted rows")));
     }
-    Ok(output)
+    Ok(engine::answer(step, |row| logits.get(row * vocab..(row + 1) * vocab).unwrap_or_default()))
 }
 
 /// A page of a kind by its number, the sink not among them where it must be a page of somebody.

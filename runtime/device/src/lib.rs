@@ -23,6 +23,7 @@ mod cache;
 mod contract;
 mod cpu;
 mod cuda;
+mod drafting;
 mod error;
 mod files;
 mod finish;
@@ -44,7 +45,9 @@ pub use cuda::{CudaExecutor, Given, Ranks, Timed, Verdict, describe_device, self
 pub use error::PrepareError;
 pub use files::FileTier;
 pub use kernels::matmul::{has_fused_multiply_add, has_matrix_unit};
-pub use load::{ExecutorKind, decoded_at_once, load, load_probed, load_shared, pool_pages_for};
+pub use load::{
+    ExecutorKind, decoded_at_once, load, load_drafting, load_probed, load_shared, pool_pages_for, pool_pages_of,
+};
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
 pub use store::WeightStore;
 pub use threads::{ThreadsError, threads, use_threads};

@@ -8,7 +8,7 @@ use crate::store::WeightStore;
 use crate::truth::InterpExecutor;
 use artifact::Artifact;
 use engine::Executor;
-use ir::{Plan, RowsPerSequence};
+use ir::{KvLayout, Plan, RowsPerSequence};
 use std::fmt;
 use std::str::FromStr;
 
@@ -84,6 +84,30 @@ pub fn load_shared(
     })
 }
 
+/// The same for a model with its drafter, whose weights are `drafter`; pages as [`pool_pages_of`] has them.
+pub fn load_drafting(
+    artifact: &Artifact,
+    weights: &dyn WeightStore,
+    drafter: &dyn WeightStore,
+    kind: ExecutorKind,
+    pool_pages: &[usize],
+) -> Result<Box<dyn Executor>, PrepareError> {
+    check_arch(artifact, kind)?;
+    Ok(match kind {
+        ExecutorKind::Interp => {
+            let mut executor = InterpExecutor::with_drafter(artifact, weights, drafter, pool_pages)?;
+            executor.share_memory();
+            Box::new(executor)
+        }
+        ExecutorKind::Cpu => {
+            let mut executor = CpuExecutor::with_drafter(artifact, weights, drafter, pool_pages)?;
+            executor.share_memory();
+            Box::new(executor)
+        }
+        ExecutorKind::Cuda => return Err(PrepareError::NoDrafts),
+    })
+}
+
 /// The interpreter runs what any target's regions mean; kernels run on their own architecture only.
 fn check_arch(artifact: &Artifact, kind: ExecutorKind) -> Result<(), PrepareError> {
     let target = &artifact.manifest.target;
@@ -112,11 +136,22 @@ pub fn load_probed(
 
 /// Pages per KV kind that hold `sequences` sequences of `context` tokens at once, the sink page included.
 pub fn pool_pages_for(plan: &Plan, context: usize, sequences: usize) -> Vec<usize> {
+    pages_of(&plan.kv, context, sequences)
+}
+
+/// The same for every kind that a model and its drafter have; the rows of a block need places behind the context.
+pub fn pool_pages_of(artifact: &Artifact, context: usize, sequences: usize) -> Vec<usize> {
+    let longest = artifact.drafter.as_ref().and_then(|d| d.longest()).map_or(0, |b| b.tokens);
+    let rows = usize::try_from(longest).unwrap_or(usize::MAX);
+    pages_of(&artifact.kv(), context.saturating_add(rows), sequences)
+}
+
+fn pages_of(kinds: &[KvLayout], context: usize, sequences: usize) -> Vec<usize> {
     let pages = |page_tokens: u64| {
         let per_sequence = context.div_ceil(usize::try_from(page_tokens).unwrap_or(usize::MAX).max(1));
         per_sequence.saturating_mul(sequences).saturating_add(1).max(2)
     };
-    plan.kv.iter().map(|kv| pages(kv.page_tokens)).collect()
+    kinds.iter().map(|kv| pages(kv.page_tokens)).collect()
 }
 
 /// The most sequences of which a step decodes one row each; 1 for a plan without such buckets.

@@ -5,16 +5,19 @@
 
 use crate::cache::{Cache as Pages, Side};
 use crate::contract::{self, Rows};
+use crate::drafting::{DRAFTED, Given, Inputs, Lent, Plans, following};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::finish::{answer, facts, pools};
 use crate::prepare::{POSITIONS, RESULT, RowsOf, TOKENS, WANTED, title};
 use crate::probe::{Probing, Sites, TensorData};
 use crate::shell::{Runs, Shell};
 use crate::store::WeightStore;
+use artifact::Artifact;
 use engine::{ExecutorFacts, Step, StepError, StepOutput};
 use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, eval_graph};
-use ir::{DType, Entry, Facts, Graph, KernelModule, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
+use ir::{Capture, DType, Entry, Facts, Graph, KernelModule, Module, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Runs graphs operation by operation.
 pub type InterpExecutor = Shell<Interp>;
@@ -27,6 +30,17 @@ pub struct Interp {
     pools: Pages,
     buckets: Vec<Vec<ir::Bucket>>,
     tokens_end: Vec<usize>,
+    drafter: Option<Drafter>,
+}
+
+/// The drafter's graphs, and what they need.
+struct Drafter {
+    plans: Plans,
+    /// By length of block, ascending.
+    blocks: Vec<(usize, Module)>,
+    weights: WeightMap,
+    /// Where rows that the model leaves for it come from.
+    captures: Vec<Capture>,
 }
 
 impl InterpExecutor {
@@ -37,6 +51,37 @@ impl InterpExecutor {
         weights: &dyn WeightStore,
         pool_pages: &[usize],
     ) -> Result<InterpExecutor, PrepareError> {
+        InterpExecutor::over_pools(module, plan, weights, pools(plan, pool_pages)?, None)
+    }
+
+    /// The same for a model with its drafter, whose weights are `drafter`; `pool_pages` per kind of [`Artifact::kv`].
+    pub fn with_drafter(
+        artifact: &Artifact,
+        weights: &dyn WeightStore,
+        drafter: &dyn WeightStore,
+        pool_pages: &[usize],
+    ) -> Result<InterpExecutor, PrepareError> {
+        let lent = Lent { own: drafter, model: weights };
+        let (plans, pools) = crate::drafting::prepared(artifact, pool_pages)?;
+        let all = artifact.drafter.iter().flat_map(|d| &d.blocks);
+        let blocks: Vec<(usize, Module)> =
+            all.map(|b| (usize::try_from(b.tokens).unwrap_or(0), b.kernels.to_module())).collect();
+        let own = match blocks.last() {
+            Some((_, module)) => weight_map(&module.facts, &lent)?,
+            None => WeightMap::new(),
+        };
+        let captures = artifact.kernels.facts.exports.clone();
+        let drafter = Drafter { plans, blocks, weights: own, captures };
+        InterpExecutor::over_pools(&artifact.kernels, &artifact.plan, weights, pools, Some(drafter))
+    }
+
+    fn over_pools(
+        module: &KernelModule,
+        plan: &Plan,
+        weights: &dyn WeightStore,
+        pools: Pages,
+        drafter: Option<Drafter>,
+    ) -> Result<InterpExecutor, PrepareError> {
         for kernels in module.entries.iter().flat_map(|e| &e.graphs) {
             for id in kernels.graph.ids() {
                 RowsOf::value(&kernels.name, &kernels.graph, id)?;
@@ -44,8 +89,9 @@ impl InterpExecutor {
         }
         let vocab = module.entries.first().map(crate::prepare::result_width).transpose()?.unwrap_or(0);
         let tokens_end = |e| crate::prepare::tokens_end(module, e).unwrap_or(vocab);
-        let pools = pools(plan, pool_pages)?;
-        let facts = facts(plan, vocab, &pools.pages(), pools.shared_bytes())?;
+        let mut facts = facts(plan, vocab, &pools.pages(), pools.shared_bytes())?;
+        facts.kv = pools.layouts();
+        facts.draft = drafter.as_ref().map(|d| d.plans.facts.clone());
         let runs = Interp {
             model: module.facts.clone(),
             entries: module.entries.iter().map(ir::KernelEntry::to_entry).collect(),
@@ -53,6 +99,7 @@ impl InterpExecutor {
             pools,
             buckets: plan.entries.iter().map(|e| e.buckets.iter().map(|b| b.bucket.clone()).collect()).collect(),
             tokens_end: module.entries.iter().map(tokens_end).collect(),
+            drafter,
         };
         Ok(Shell::over(facts, runs))
     }
@@ -65,11 +112,17 @@ impl Runs for Interp {
         facts: &ExecutorFacts,
         mut probing: Option<&mut Probing>,
     ) -> Result<StepOutput, StepError> {
+        if facts.draft.as_ref().is_some_and(|d| d.entry == step.entry) {
+            return self.draft(step, facts);
+        }
         let Some(index) = self.entries.iter().position(|e| e.name == step.entry) else {
             return Err(StepError::Contract(format!("it runs entry `{}`, the artifact has no such entry", step.entry)));
         };
         let start = probing.as_ref().map_or(0, |p| p.start);
-        let rows = contract::check(step, facts, self.tokens_end[index], start)?;
+        let mut rows = contract::check(step, facts, self.tokens_end[index], start)?;
+        if let Some(drafter) = &self.drafter {
+            drafter.plans.add_guests(&mut rows, step, facts, start)?;
+        }
         if contract::choose_bucket(step, self.buckets[index].iter().enumerate()).is_none() {
             return Err(StepError::Contract(format!(
                 "{} rows of {} sequences fit no bucket",
@@ -90,6 +143,7 @@ impl Runs for Interp {
         }
         let entry = &self.entries[index];
         let counts = (step.tokens.len(), step.wanted.len());
+        let mut captured: Vec<Arc<interp::Tensor>> = Vec::new();
         let mut cache = Paged { pools: &mut self.pools, rows: &rows };
         // Graph by graph, not as a whole entry: a probe has to know which of them runs.
         let first = std::iter::once((None, &entry.first));
@@ -101,14 +155,22 @@ impl Runs for Interp {
             let result = eval_graph(graph, &self.model, &mut env, &mut context);
             hooks.fault.map_or(Ok(()), Err)?;
             result.map_err(fault)?;
+            let Some((drafter, layer)) = self.drafter.as_ref().zip(layer) else { continue };
+            for capture in drafter.captures.iter().filter(|c| c.entry == step.entry && c.layers.contains(&layer)) {
+                captured.extend(env.get(&capture.value).cloned());
+            }
         }
         if let Some(probing) = probing {
             probing.finish_step(counts.0, counts.1);
         }
-        match env.get(RESULT).and_then(|t| t.floats()) {
-            Some(logits) => answer(step, logits, facts.vocab),
-            None => Err(StepError::Device(format!("entry `{}` has no result of floats", step.entry))),
+        let output = match env.get(RESULT).and_then(|t| t.floats()) {
+            Some(logits) => answer(step, logits, facts.vocab)?,
+            None => return Err(StepError::Device(format!("entry `{}` has no result of floats", step.entry))),
+        };
+        if let Some(drafter) = &self.drafter {
+            drafter.follow(&captured, &following(step, &output), &mut self.pools, &rows)?;
         }
+        Ok(output)
     }
 
     fn pools(&mut self) -> &mut Pages {
@@ -118,6 +180,92 @@ impl Runs for Interp {
     fn sites(&self) -> Option<Sites<'_>> {
         let entry = self.entries.first()?;
         Some(Sites { graphs: entry.graphs().map(|(_, graph)| graph).collect(), instances: &entry.instances })
+    }
+}
+
+impl Interp {
+    /// Runs a draft step.
+    fn draft(&mut self, step: &Step, facts: &ExecutorFacts) -> Result<StepOutput, StepError> {
+        let Some(drafter) = &self.drafter else {
+            return Err(StepError::Contract("it drafts, and there is no drafter".to_owned()));
+        };
+        let mut rows = contract::check(step, facts, self.tokens_end.first().copied().unwrap_or(0), 0)?;
+        drafter.plans.add_guests(&mut rows, step, facts, 0)?;
+        let (block, inputs) = drafter.plans.drafting(step)?;
+        let module = drafter.blocks.iter().find(|(rows, _)| *rows == block).map(|(_, module)| module);
+        let name = &drafter.plans.facts.entry;
+        let outputs = drafter.run(module, name, (&inputs, None), &mut self.pools, &rows)?;
+        let [tokens, ids, q] = DRAFTED.map(|name| outputs.get(name));
+        let found = tokens.and_then(|t| t.ints()).zip(ids.and_then(|t| t.ints())).zip(q.and_then(|t| t.floats()));
+        let Some(((tokens, ids), q)) = found else {
+            return Err(StepError::Device(format!("entry `{name}` leaves no tokens")));
+        };
+        let drafts = drafter.plans.drafts(block, tokens, ids, q);
+        Ok(StepOutput { drafts, ..StepOutput::default() })
+    }
+}
+
+impl Drafter {
+    /// Brings its cache up to date from the rows that the model left, layer by layer.
+    fn follow(
+        &self,
+        captured: &[Arc<interp::Tensor>],
+        inputs: &Inputs,
+        pools: &mut Pages,
+        rows: &Rows,
+    ) -> Result<(), StepError> {
+        let module = self.blocks.last().map(|(_, module)| module);
+        let layers: Vec<&[f32]> = captured.iter().filter_map(|t| t.floats()).collect();
+        let count = rows.position.len();
+        let width = layers.first().map_or(0, |x| x.len() / count.max(1));
+        let mut side_by_side = Vec::with_capacity(layers.len() * count * width);
+        for row in 0..count {
+            layers.iter().for_each(|x| side_by_side.extend_from_slice(&x[row * width..(row + 1) * width]));
+        }
+        let captured = (self.plans.captured.as_str(), side_by_side);
+        self.run(module, &self.plans.context, (inputs, Some(captured)), pools, rows).map(drop)
+    }
+
+    fn run(
+        &self,
+        module: Option<&Module>,
+        name: &str,
+        (inputs, captured): (&Inputs, Option<(&str, Vec<f32>)>),
+        pools: &mut Pages,
+        rows: &Rows,
+    ) -> Result<interp::Outputs, StepError> {
+        let lost = || StepError::Device(format!("the drafter has no entry `{name}` of this length"));
+        let module = module.ok_or_else(lost)?;
+        let entry = module.entries.iter().find(|e| e.name == name).ok_or_else(lost)?;
+        let fault = |e: InterpError| StepError::Device(e.to_string());
+        let given = inputs.iter().map(|(name, numbers)| (*name, data(numbers)));
+        let captured = captured.map(|(name, numbers)| (name, interp::Data::F32(numbers)));
+        let mut env = Env::new();
+        for (name, data) in given.chain(captured) {
+            let graph = &entry.first;
+            let input = graph.inputs.iter().find(|id| graph.input_name(**id) == Some(name));
+            let Some(ty) = input.and_then(|id| graph.tensor(*id)) else { continue };
+            let each = usize::try_from(ty.fixed_elements()).unwrap_or(usize::MAX).max(1);
+            let count = match &data {
+                interp::Data::F32(x) => x.len(),
+                interp::Data::I32(x) => x.len(),
+                interp::Data::Bool(x) => x.len(),
+            };
+            env.insert(name, interp::Tensor::new(lengths(ty, count / each), ty.dtype, data).map_err(fault)?);
+        }
+        let mut cache = Paged { pools, rows };
+        let mut hooks = interp::NoHooks;
+        let mut context = Context { layer: None, weights: &self.weights, cache: &mut cache, hooks: &mut hooks };
+        interp::run_entry(entry, &module.facts, &mut env, &mut context).map_err(fault)
+    }
+}
+
+/// An input's numbers as the interpreter has them.
+fn data(numbers: &Given) -> interp::Data {
+    match numbers {
+        Given::I32(x) => interp::Data::I32(x.clone()),
+        Given::F32(x) => interp::Data::F32(x.clone()),
+        Given::Bool(x) => interp::Data::Bool(x.iter().map(|b| *b != 0).collect()),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::contract::Rows;
+use crate::drafting::{Given, Inputs};
 use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
@@ -34,7 +35,29 @@ struct Stage<'a> {
 impl Walker<'_> {
     /// Runs everything; results stand in the bucket's shared places afterwards.
     pub fn run(&mut self, step: &Step) -> Result<(), StepError> {
-        self.inputs(step);
+        let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
+        for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
+            self.input(name, View::I32(numbers));
+        }
+        self.programs()
+    }
+
+    /// The same with a drafter's inputs; captured rows are where the model left them.
+    pub fn run_on(&mut self, inputs: &Inputs) -> Result<(), StepError> {
+        for (name, numbers) in inputs {
+            self.input(
+                name,
+                match numbers {
+                    Given::I32(x) => View::I32(x),
+                    Given::F32(x) => View::F32(x),
+                    Given::Bool(x) => View::Bool(x),
+                },
+            );
+        }
+        self.programs()
+    }
+
+    fn programs(&mut self) -> Result<(), StepError> {
         let (entry, bucket) = (self.entry, self.bucket);
         let none = vec![None; self.pools.kinds()];
         let last = entry.graphs.len() - 1;
@@ -49,17 +72,33 @@ impl Walker<'_> {
         for (i, instance) in entry.instances.iter().enumerate() {
             let graph = KernelEntry::class_graph(instance.class);
             self.stage(&stage(Entry::instance_params(i), graph, &entry.slots[i]))?;
+            self.capture(instance.layer)?;
         }
         self.stage(&stage(entry.last_params(), last, &none))
     }
 
-    fn inputs(&mut self, step: &Step) {
-        let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
-        for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
-            if let Some(slot) = self.bucket.shared_slot(name, numbers.len()) {
-                self.arena.write(slot).copy(0, View::I32(numbers), 0, numbers.len());
+    fn input(&mut self, name: &str, numbers: View<'_>) {
+        if let Some(slot) = self.bucket.shared_slot(name, numbers.len()) {
+            self.arena.write(slot).copy(0, numbers, 0, numbers.len());
+        }
+    }
+
+    /// Copies what a layer hands on to the place of rows that a drafter reads: the layers of a row stand side by side.
+    fn capture(&mut self, layer: usize) -> Result<(), StepError> {
+        for captured in &self.entry.captures {
+            let Some(at) = captured.layers.iter().position(|l| *l == layer) else { continue };
+            let lost = || StepError::Device(format!("`{}` of layer {layer} has no place", captured.value));
+            let shape = self.entry.handed_on(&captured.value).ok_or_else(lost)?;
+            let (rows, layers) = (self.counts.of(shape.rows), captured.layers.len());
+            let source = self.bucket.shared_slot(&captured.value, rows * shape.row).ok_or_else(lost)?;
+            let place = self.bucket.shared_slot(&captured.place, rows * shape.row * layers).ok_or_else(lost)?;
+            let (views, mut targets) = self.arena.open(&[source], &[place], self.aside);
+            let (Some(view), Some(target)) = (views.first(), targets.first_mut()) else { return Err(lost()) };
+            for row in 0..rows {
+                target.copy((row * layers + at) * shape.row, *view, row * shape.row, shape.row);
             }
         }
+        Ok(())
     }
 
     fn stage(&mut self, stage: &Stage<'_>) -> Result<(), StepError> {

@@ -1,6 +1,6 @@
 //! The executor trait: the one door between an engine and a device.
 
-use crate::{PhysicalPage, Step, StepOutput};
+use crate::{DraftFacts, PhysicalPage, Step, StepOutput};
 use ir::{KvLayout, Plan, RowsPerSequence};
 
 /// Names a submitted step.
@@ -27,6 +27,9 @@ pub struct ExecutorFacts {
     pub shared_bytes: Option<u64>,
     /// Whether rows may stand for tokens that the step before is still choosing.
     pub takes_choices: bool,
+    /// The drafter, if there is one. Every step of the model then also brings the drafter's own cache up to date: for all
+    /// rows, of a block for those that have a token in the output.
+    pub draft: Option<DraftFacts>,
 }
 
 impl ExecutorFacts {
@@ -45,6 +48,7 @@ impl ExecutorFacts {
             pool_pages: pool_pages.to_vec(),
             shared_bytes,
             takes_choices: false,
+            draft: None,
         })
     }
 }

@@ -5,7 +5,9 @@
 //! token, its limit or [`Engine::abort`]. Nothing here reads a clock, a random source or a file: the executor and
 //! every seed are arguments, so the same calls give the same steps.
 
+mod answer;
 mod constraint;
+mod draft;
 mod engine;
 mod executor;
 #[cfg(any(test, feature = "toy"))]
@@ -24,14 +26,16 @@ pub mod toy;
 mod transfer;
 mod watch;
 
+pub use answer::{answer, lasting_rows};
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
+pub use draft::{AcceptRule, Block, Draft, DraftCosts, DraftFacts, DraftLimits, DraftRow, Line, accept, measure};
 pub use engine::{Engine, Progress};
 pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
 pub use kv::{HostPage, HostUse, Kv, Namespace, PageOp, Pages};
 pub use policy::Policy;
 pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};
-pub use sampling::{SampleError, check_sampling, sample, score};
-pub use scheduler::{Limits, Scheduler, Shares};
+pub use sampling::{Law, Row, SampleError, check_sampling, sample, score};
+pub use scheduler::{Counts, DraftCounts, Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};
 pub use tier::{HostTier, MemoryTier, TierError, Transfer};
 pub use watch::Clock;

@@ -62,6 +62,10 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens chosen, the stop token included.
     pub completion_tokens: usize,
+    /// Drafts that were verified, and those among them that stand in the answer.
+    pub drafted_tokens: usize,
+    /// See [`Usage::drafted_tokens`].
+    pub accepted_tokens: usize,
 }
 
 /// What the engine reports, in the order in which it happened.

@@ -84,19 +84,123 @@ fn known(token: u32, vocab: usize, name: &'static str) -> Result<(), SampleError
 
 /// Chooses a token. `mask` admits tokens by bit, in words of 32, lowest first.
 pub fn sample(logits: &[f32], sampling: &Sampling, mask: Option<&[u32]>) -> Result<SampledToken, SampleError> {
-    check_sampling(sampling, logits.len())?;
-    let row = processed(logits, sampling, mask)?;
-    let best = greedy(&row).ok_or(SampleError::NoAdmissibleToken { vocab: row.len() })?;
-    let chosen = if sampling.temperature == 0.0 { best } else { draw(&row, best, sampling) };
-    if sampling.untouched_logprobs {
-        return Ok(reported(logits, chosen.id, sampling, 1.0));
+    Ok(Row::new(logits, sampling, mask)?.chosen())
+}
+
+/// A row of logits ready for a choice: bias, penalties and mask are in it.
+#[derive(Debug)]
+pub struct Row<'a> {
+    untouched: &'a [f32],
+    sampling: &'a Sampling,
+    /// Finite, or -∞ for what may not be chosen.
+    processed: Vec<f32>,
+    best: Candidate,
+}
+
+impl<'a> Row<'a> {
+    /// Prepares a row; an error says why nothing can be chosen from it.
+    pub fn new(logits: &'a [f32], sampling: &'a Sampling, mask: Option<&[u32]>) -> Result<Self, SampleError> {
+        check_sampling(sampling, logits.len())?;
+        let processed = processed(logits, sampling, mask)?;
+        let best = greedy(&processed).ok_or(SampleError::NoAdmissibleToken { vocab: processed.len() })?;
+        Ok(Row { untouched: logits, sampling, processed, best })
     }
-    let temperature = if sampling.temperature == 0.0 { 1.0 } else { sampling.temperature };
-    Ok(reported(&row, chosen.id, sampling, temperature))
+
+    /// The most probable token.
+    pub fn best(&self) -> u32 {
+        self.best.id as u32
+    }
+
+    /// Whether the most probable token is taken, without a draw.
+    pub fn is_greedy(&self) -> bool {
+        self.sampling.temperature == 0.0
+    }
+
+    /// The distribution that tokens are drawn from.
+    pub fn law(&self) -> Law {
+        if self.is_greedy() {
+            return Law { weights: vec![(self.best(), 1.0)], total: 1.0 };
+        }
+        Law::of(kept(&self.processed, self.best, self.sampling))
+    }
+
+    /// The token that the request's seed draws at the row's position.
+    fn chosen(&self) -> SampledToken {
+        let coin = || numerics::uniform(self.sampling.seed, self.sampling.position);
+        let id = if self.is_greedy() { self.best() } else { self.draw(&self.law(), coin()) };
+        self.report(id)
+    }
+
+    /// A token drawn from a distribution, such as the row's own or what is left of it.
+    pub fn draw(&self, law: &Law, coin: f32) -> u32 {
+        // Only rounding of the sum can leave none: the goal lies on its upper edge.
+        law.at(coin).unwrap_or(self.best())
+    }
+
+    /// A token with the log-probabilities that were asked for.
+    pub fn report(&self, id: u32) -> SampledToken {
+        let s = self.sampling;
+        if s.untouched_logprobs {
+            return reported(self.untouched, id as usize, s, 1.0);
+        }
+        let temperature = if self.is_greedy() { 1.0 } else { s.temperature };
+        reported(&self.processed, id as usize, s, temperature)
+    }
+}
+
+/// A distribution over token ids.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Law {
+    /// Ids with a weight above 0, ascending.
+    weights: Vec<(u32, f64)>,
+    total: f64,
+}
+
+impl Law {
+    /// From ids, ascending, and their weights; what has none is left out.
+    pub fn of(mut weights: Vec<(u32, f64)>) -> Law {
+        weights.retain(|(_, weight)| *weight > 0.0);
+        let total = weights.iter().map(|(_, weight)| weight).sum();
+        Law { weights, total }
+    }
+
+    /// Whether nothing has any weight.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The sum of all weights as they were given.
+    pub fn total(&self) -> f64 {
+        self.total
+    }
+
+    /// Probability of a token.
+    pub fn of_token(&self, id: u32) -> f64 {
+        match self.weights.binary_search_by_key(&id, |(id, _)| *id) {
+            Ok(place) => self.weights.get(place).map_or(0.0, |(_, weight)| weight / self.total),
+            Err(_) => 0.0,
+        }
+    }
+
+    /// Ids, ascending, with their probabilities.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.weights.iter().map(|(id, weight)| (*id, weight / self.total))
+    }
+
+    /// The first token at which the sum of probabilities exceeds `coin`; `None` where rounding leaves none.
+    pub fn at(&self, coin: f32) -> Option<u32> {
+        let goal = self.total * f64::from(coin);
+        let mut reached = 0.0;
+        let exceeds = |(_, weight): &&(u32, f64)| {
+            reached += weight;
+            reached > goal
+        };
+        self.weights.iter().find(exceeds).map(|(id, _)| *id)
+    }
 }
 
 /// A token and its processed logit.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: usize,
     logit: f32,
@@ -167,8 +271,8 @@ fn greedy(row: &[f32]) -> Option<Candidate> {
     best
 }
 
-/// Draws from what the filters keep.
-fn draw(row: &[f32], best: Candidate, s: &Sampling) -> Candidate {
+/// What the filters keep, with weights, in the order of ids. The best token is always kept.
+fn kept(row: &[f32], best: Candidate, s: &Sampling) -> Vec<(u32, f64)> {
     let weight = |c: &Candidate| f64::from(numerics::exp((c.logit - best.logit) / s.temperature));
     let candidates = row.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
     let mut kept: Vec<Candidate> = candidates.map(|(id, logit)| Candidate { id, logit: *logit }).collect();
@@ -192,17 +296,7 @@ fn draw(row: &[f32], best: Candidate, s: &Sampling) -> Candidate {
         kept.retain(|c| weight(c) >= f64::from(s.min_p));
     }
     kept.sort_unstable_by_key(|c| c.id);
-    let weights: Vec<f64> = kept.iter().map(weight).collect();
-    let goal = weights.iter().sum::<f64>() * f64::from(numerics::uniform(s.seed, s.position));
-    let mut reached = 0.0;
-    for (candidate, weight) in kept.iter().zip(weights) {
-        reached += weight;
-        if reached > goal {
-            return *candidate;
-        }
-    }
-    // Only rounding of the sum can lead here: the goal lies on its upper edge. The best token is always kept.
-    best
+    kept.iter().map(|c| (c.id as u32, weight(c))).collect()
 }
 
 /// The token with the log-probabilities that were asked for, under a row whose logits are divided by `temperature`.

@@ -1,11 +1,26 @@
 //! One request in the scheduler: what is known of its tokens, and what comes next.
 
+use crate::draft::{Draft, Habit};
 use crate::kv::{Load, PageTable};
 use crate::{
     FinishReason, PromptScores, Request, RequestId, Sampling, TokenMask, Usage, Verdict, admits, forbid, mask_below,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Where a sequence stands between a draft and its verification.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Drafting {
+    /// Nothing is drafted.
+    #[default]
+    Idle,
+    /// A draft step is under way.
+    Asked,
+    /// The drafts wait for a step that verifies them.
+    Ready(Draft),
+    /// That step is under way, and how many tokens it leaves is not known.
+    Verifying,
+}
 
 /// A request that waits or runs.
 #[derive(Debug)]
@@ -50,6 +65,11 @@ pub(crate) struct Sequence {
     pub announced: bool,
     /// Whether the host has failed it before.
     pub shuns_host: bool,
+    pub drafting: Drafting,
+    /// How its drafts fared, and whether it goes without.
+    pub habit: Habit,
+    /// Drafts that were verified, and those that stand.
+    pub drafted: (usize, usize),
 }
 
 impl Sequence {
@@ -78,6 +98,9 @@ impl Sequence {
             loaded_layers: 0,
             announced: false,
             shuns_host: false,
+            drafting: Drafting::Idle,
+            habit: Habit::default(),
+            drafted: (0, 0),
         };
         sequence.scored_to = sequence.request.prompt_scores.as_ref().map_or(usize::MAX, |s| s.from.max(1));
         if sequence.is_penalised() {
@@ -104,6 +127,9 @@ impl Sequence {
     /// Rows that the next step could have. A token that is still being chosen counts where nothing about it has to be
     /// known before the next choice.
     pub fn rows_left(&self) -> usize {
+        if matches!(self.drafting, Drafting::Asked | Drafting::Verifying) {
+            return 0;
+        }
         let known = self.unfed().len();
         let may_follow = self.request.constraint.is_none()
             && !self.is_penalised()
@@ -141,7 +167,9 @@ impl Sequence {
     pub fn usage(&self) -> Usage {
         let prompt_tokens = self.request.prompt.len();
         let cached_tokens = self.cached.unwrap_or(0);
-        Usage { prompt_tokens, cached_tokens, completion_tokens: self.tokens.len() - prompt_tokens }
+        let (drafted_tokens, accepted_tokens) = self.drafted;
+        let completion_tokens = self.tokens.len() - prompt_tokens;
+        Usage { prompt_tokens, cached_tokens, completion_tokens, drafted_tokens, accepted_tokens }
     }
 
     /// What to score, if the row at `position` predicts a token of the prompt that is to be scored.
@@ -153,9 +181,19 @@ impl Sequence {
 
     /// Parameters for the next token.
     pub fn sampling(&self) -> Sampling {
-        let seen = self.seen.iter().map(|(token, (prompt, answer))| (*token, *prompt, *answer)).collect();
-        let position = (self.tokens.len() + usize::from(self.choosing.is_some())) as u64;
-        Sampling { seen, position, ..self.request.sampling.clone() }
+        self.sampling_after(&[])
+    }
+
+    /// The same for the token behind a run of drafts, as if they stood.
+    pub fn sampling_after(&self, run: &[u32]) -> Sampling {
+        let position = (self.tokens.len() + usize::from(self.choosing.is_some()) + run.len()) as u64;
+        let mut sampling = Sampling { position, ..self.request.sampling.clone() };
+        if self.is_penalised() {
+            let mut seen = self.seen.clone();
+            run.iter().for_each(|token| seen.entry(*token).or_default().1 += 1);
+            sampling.seen = seen.into_iter().map(|(token, (prompt, answer))| (token, prompt, answer)).collect();
+        }
+        sampling
     }
 
     /// Tokens that may be chosen next, of a model with `vocab` logits; `known` admits those that its tokenizer knows.

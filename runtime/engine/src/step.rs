@@ -5,6 +5,7 @@
 //! sampled token, by its logits, or both. Everything an executor needs is in the step: it keeps no
 //! request state, only the cache memory that page tables point into.
 
+use crate::{Block, Draft, DraftRow};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -31,6 +32,10 @@ pub struct Step {
     pub translation: Vec<Arc<[PhysicalPage]>>,
     /// Rows whose logits are wanted, ascending.
     pub wanted: Vec<WantedRow>,
+    /// Sequences whose rows are a block to verify, ascending; none where nothing was drafted.
+    pub blocks: Vec<Block>,
+    /// In a draft step, one for each sequence; empty in any other. All sequences of a draft step have equally many rows.
+    pub drafts: Vec<DraftRow>,
 }
 
 /// The rows of one sequence.
@@ -118,12 +123,25 @@ impl Default for Sampling {
 /// What a step leaves, one entry per wanted row in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// Chosen tokens; `None` where no sampling was asked for, or where none could be chosen.
+    /// Chosen tokens; `None` where no sampling was asked for, or where none could be chosen. Of a block, the rows of the
+    /// accepted run and of the token behind it have one, those behind it have none.
     pub tokens: Vec<Option<SampledToken>>,
     /// Wanted rows (by their index among them) for which no token could be chosen, and why. The others are good.
     pub faults: Vec<(usize, String)>,
     /// Logits; `None` where they were not asked for. Each has one f32 per vocabulary entry.
     pub logits: Vec<Option<Vec<f32>>>,
+    /// Of a draft step, what is proposed for each sequence.
+    pub drafts: Vec<Draft>,
+}
+
+impl StepOutput {
+    /// Empties the output and keeps its memory for another.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.faults.clear();
+        self.logits.clear();
+        self.drafts.clear();
+    }
 }
 
 /// A chosen token.
@@ -148,5 +166,7 @@ impl Step {
         self.sequences.clear();
         self.translation.clear();
         self.wanted.clear();
+        self.blocks.clear();
+        self.drafts.clear();
     }
 }

@@ -3,11 +3,15 @@
 //! Every history is read back through the page tables of the step, as attention would, so a wrong page, a stale
 //! translation or a row at the wrong position changes the answer or is refused.
 
+mod draft;
+
 use crate::sim::Blank;
 use crate::{
-    Engine, Event, Executor, ExecutorFacts, Limits, PhysicalPage, Request, Step, StepError, StepOutput, Ticket, sample,
+    Engine, Event, Executor, ExecutorFacts, Limits, PhysicalPage, Request, Step, StepError, StepOutput, Ticket, answer,
 };
 use ir::{DType, KvLayout};
+
+pub use draft::Drafter;
 
 /// Logits after a history.
 pub type Model = Box<dyn FnMut(&[u32]) -> Result<Vec<f32>, StepError> + Send>;
@@ -32,6 +36,7 @@ pub struct Toy {
     next: u64,
     /// Tokens that the step before chose, by its wanted rows.
     chosen: Vec<Option<u32>>,
+    drafter: Option<Drafter>,
 }
 
 /// Facts of a toy: two KV kinds with one page size, the second with a window.
@@ -39,6 +44,8 @@ pub fn facts(vocab: usize, page_tokens: usize, pages: usize, max_tokens: usize) 
     let layout = |kind: &str, window| KvLayout {
         kind: kind.into(),
         layers: vec![0],
+        lives_in: None,
+        first: 0,
         dtype: DType::F32,
         page_tokens: page_tokens as u64,
         page_stride: page_tokens as u64,
@@ -59,6 +66,7 @@ pub fn facts(vocab: usize, page_tokens: usize, pages: usize, max_tokens: usize) 
         pool_pages: vec![pages + 1, pages + 1],
         shared_bytes: None,
         takes_choices: true,
+        draft: None,
     }
 }
 
@@ -94,6 +102,7 @@ impl Toy {
             polls_left: 0,
             next: 0,
             chosen: Vec::new(),
+            drafter: None,
         }
     }
 
@@ -106,8 +115,16 @@ impl Toy {
         if step.wanted.len() > self.facts.max_wanted {
             return Err(contract(format!("{} rows are wanted", step.wanted.len())));
         }
-        let mut output = StepOutput::default();
+        let mut logits = Vec::new();
         let mut next_row = 0;
+        if let Some(mut drafter) = self.drafter.take() {
+            let is_draft = self.facts.draft.as_ref().is_some_and(|d| d.entry == step.entry);
+            let drafted = is_draft.then(|| self.draft(step, &mut drafter));
+            self.drafter = Some(drafter);
+            if let Some(drafted) = drafted {
+                return drafted;
+            }
+        }
         for sequence in &step.sequences {
             if sequence.start != next_row || sequence.len == 0 {
                 return Err(contract(format!("a sequence starts at row {}, not {next_row}", sequence.start)));
@@ -131,19 +148,15 @@ impl Toy {
                     );
                 }
                 self.check_windows(step, &sequence.pages, position, &history).map_err(contract)?;
-                let logits = (self.model)(&history)?;
-                let token = wanted.sampling.as_ref().map(|s| {
-                    assert_eq!(s.position, history.len() as u64, "position of the draw");
-                    sample(&logits, s, wanted.mask.as_deref())
-                });
-                if let Some(Err(error)) = &token {
-                    output.faults.push((output.tokens.len(), error.to_string()));
+                if let Some(sampling) = &wanted.sampling {
+                    assert_eq!(sampling.position, history.len() as u64, "position of the draw");
                 }
-                output.tokens.push(token.and_then(Result::ok));
-                output.logits.push(wanted.logits.then_some(logits));
+                logits.push((self.model)(&history)?);
             }
         }
         if next_row == rows {
+            let output = answer(step, |wanted| &logits[wanted]);
+            self.remember(step, &output)?;
             Ok(output)
         } else {
             Err(contract(format!("{next_row} of {rows} rows belong to a sequence")))
@@ -228,7 +241,10 @@ impl Executor for Toy {
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
         for (from, to) in pages {
             let (from, to) = (self.page(kind, *from)?, self.page(kind, *to)?);
-            self.cache[kind].copy_within(from, to.start);
+            self.cache[kind].copy_within(from.clone(), to.start);
+            if let Some(cache) = self.drafts_of(kind) {
+                cache.copy_within(from, to.start);
+            }
         }
         Ok(())
     }
@@ -236,20 +252,29 @@ impl Executor for Toy {
     fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), StepError> {
         for page in pages {
             let page = self.page(kind, *page)?;
-            self.cache[kind][page].fill(-1);
+            self.cache[kind][page.clone()].fill(-1);
+            if let Some(cache) = self.drafts_of(kind) {
+                cache[page].fill(-1);
+            }
         }
         Ok(())
     }
 
-    fn read_layer(&mut self, kind: usize, _: usize, page: PhysicalPage, out: &mut Vec<u8>) -> Result<(), StepError> {
+    fn read_layer(
+        &mut self,
+        kind: usize,
+        layer: usize,
+        page: PhysicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StepError> {
         let page = self.page(kind, page)?;
-        out.extend(self.cache[kind][page].iter().flat_map(|token| token.to_le_bytes()));
+        out.extend(self.layer(kind, layer)[page].iter().flat_map(|token| token.to_le_bytes()));
         Ok(())
     }
 
-    fn write_layer(&mut self, kind: usize, _: usize, page: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
+    fn write_layer(&mut self, kind: usize, layer: usize, page: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
         let page = self.page(kind, page)?;
-        for (place, four) in self.cache[kind][page].iter_mut().zip(bytes.chunks_exact(4)) {
+        for (place, four) in self.layer(kind, layer)[page].iter_mut().zip(bytes.chunks_exact(4)) {
             *place = i32::from_le_bytes([four[0], four[1], four[2], four[3]]);
         }
         Ok(())

@@ -58,10 +58,15 @@ impl Transfers {
     pub fn advance<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
         let back = self.load(scheduler, executor);
         let out = self.back_up(scheduler, executor);
+        self.forget(scheduler);
+        back || out
+    }
+
+    /// Tells the tier which pages nobody needs any more.
+    fn forget(&mut self, scheduler: &mut Scheduler) {
         for page in scheduler.kv_mut().host_mut().take_forgotten() {
             self.tier.forget(page);
         }
-        back || out
     }
 
     fn load<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
@@ -145,6 +150,8 @@ impl Transfers {
                 && let Some(backup) = scheduler.kv_mut().next_backup()
             {
                 self.backups.push((backup, 0));
+                // Its place may have been another's until now; a tier told of that later would lose what it gets first.
+                self.forget(scheduler);
             }
             let Some((backup, layer)) = self.backups.first().copied() else { break };
             any = true;

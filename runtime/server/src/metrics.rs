@@ -1,6 +1,6 @@
 //! Counts and times of a server, and their text in Prometheus' exposition format.
 
-use engine::{Scheduler, Usage};
+use engine::{DraftCounts, Scheduler, Usage};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -74,6 +74,8 @@ pub struct Metrics {
     backed_up_tokens: AtomicU64,
     loaded_tokens: AtomicU64,
     dropped_tokens: AtomicU64,
+    /// `None` without a drafter.
+    drafts: Mutex<Option<DraftCounts>>,
     requests: AtomicU64,
     aborted: AtomicU64,
     turned_away: AtomicU64,
@@ -146,6 +148,9 @@ impl Metrics {
         set(&self.host_tokens, (tokens(host.total_bytes) / page_bytes.max(1)) as usize);
         set(&self.host_used_tokens, (tokens(host.used_bytes) / page_bytes.max(1)) as usize);
         set(&self.cache_bytes, pages.bytes().1 as usize);
+        if scheduler.facts().draft.is_some() {
+            *self.drafts.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts.draft);
+        }
     }
 
     /// A request found the queue full.
@@ -300,6 +305,10 @@ impl Metrics {
         let label = format!("model_name=\"{}\"", escaped(model));
         let mut page = Page { out: String::new(), prefix, label };
         self.load_text(&mut page);
+        let drafts = *self.drafts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(drafts) = drafts {
+            draft_text(&drafts, &mut page);
+        }
         let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         page.counter("num_requests_total", "requests that have ended", total(&self.requests));
         page.counter("num_aborted_requests_total", "requests that were given up", total(&self.aborted));
@@ -406,6 +415,34 @@ impl Metrics {
     }
 }
 
+/// What became of drafts.
+fn draft_text(drafts: &DraftCounts, page: &mut Page) {
+    page.head(
+        "spec_accept_length",
+        "gauge",
+        "tokens that a verified block leaves on average, the model's own included",
+    );
+    page.sample("spec_accept_length", "", drafts.length());
+    page.head("spec_accept_rate", "gauge", "share of verified drafts that stand");
+    page.sample("spec_accept_rate", "", drafts.rate());
+    page.counter("spec_verify_calls_total", "blocks verified, each of one request", drafts.verified as f64);
+    page.counter("spec_draft_steps_total", "steps of the drafter", drafts.steps as f64);
+    page.counter("spec_draft_tokens_total", "drafts verified", drafts.drafted as f64);
+    page.counter("spec_accepted_tokens_total", "drafts that stand", drafts.accepted as f64);
+    page.counter("spec_committed_tokens_total", "tokens that verified blocks left", drafts.committed as f64);
+    let reached = drafts.slots.map(|slot| slot.0);
+    let stood = drafts.slots.map(|slot| slot.1);
+    for (name, help, counts) in [
+        ("spec_reached_drafts_total", "drafts that all drafts before them let be reached, by slot", reached),
+        ("spec_accepted_drafts_total", "those of them that stand, by slot", stood),
+    ] {
+        page.head(name, "counter", help);
+        for (slot, count) in counts.into_iter().enumerate() {
+            page.sample(name, &format!("position=\"{}\"", slot + 1), count as f64);
+        }
+    }
+}
+
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -496,7 +533,9 @@ mod tests {
     /// Every name that the dashboard asks for is on the page.
     #[test]
     fn the_dashboard_knows_the_names() {
-        let page = Metrics::default().text("beam_run_", "m");
+        let metrics = Metrics::default();
+        *metrics.drafts.lock().unwrap() = Some(DraftCounts::default());
+        let page = metrics.text("beam_run_", "m");
         let known: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../docs/dashboard.json")).unwrap();
         let mut asked = 0;

@@ -410,6 +410,8 @@ impl Client {
             "prompt_tokens": usage.prompt_tokens,
             "cached_tokens": usage.cached_tokens,
             "completion_tokens": usage.completion_tokens,
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
             "queue_time_seconds": self.left.map(|left| seconds(left - since)),
             "time_to_first_token_seconds": self.first.map(|first| seconds(first - since)),
             "e2e_request_latency_seconds": seconds(now - since),

@@ -19,6 +19,7 @@ pub fn weight(name: &str, scope: Scope, axes: &[&[(&str, u64)]], when: Option<&s
         when: when.map(|kind| When { column: "mlp".to_owned(), kind: kind.to_owned() }),
         only: None,
         absent: None,
+        borrowed: false,
         disk,
         quant: false,
         span: None,
@@ -68,6 +69,8 @@ pub fn facts() -> Facts {
         ],
         kv: Vec::new(),
         stored: None,
+        captures: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: vec!["small.toml".to_owned()],
     }
@@ -138,7 +141,8 @@ pub fn plan() -> Plan {
             program("last", vec![Place::Arena(x), Place::Elsewhere, Place::Arena(result)], KernelKind::Rows),
         ],
     };
-    let entry = PlanEntry { name: "forward".to_owned(), instances: Vec::new(), buckets: vec![bucket] };
+    let entry =
+        PlanEntry { name: "forward".to_owned(), instances: Vec::new(), captures: Vec::new(), buckets: vec![bucket] };
     Plan { kv: Vec::new(), entries: vec![entry], arena_bytes: 256 }
 }
 
@@ -158,6 +162,7 @@ pub fn artifact() -> Artifact {
         kernels,
         plan: plan(),
         device: None,
+        drafter: None,
         report: serde_json::json!({"kernels": 2, "arena_bytes": 256}),
     }
 }

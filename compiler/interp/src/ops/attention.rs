@@ -46,12 +46,13 @@ fn row_axes(axes: &[ir::Axis]) -> Result<(Vec<(String, usize)>, usize), InterpEr
     Ok((axes, n))
 }
 
-/// `store`: writes every row's key and value at the row's position.
+/// `store`: writes the key and value of every row, or of those that are live, at the row's position.
 pub(crate) fn store(
     kv: &KvRef,
     facts: &Facts,
     ctx: &mut Context<'_>,
     [k, v, at]: [&Tensor; 3],
+    live: Option<&Tensor>,
 ) -> Result<(), InterpError> {
     let (kind, layer) = kind_of(kv, facts, ctx.layer)?;
     let positions = ints("store C1", at)?;
@@ -66,7 +67,14 @@ pub(crate) fn store(
         Ok(n)
     };
     let (nk, nv) = (check(k, &kind.k)?, check(v, &kind.v)?);
+    let live = live.map(|l| super::bools("store C4", l)).transpose()?;
+    if live.is_some_and(|l| l.len() != positions.len()) {
+        return Err(broken("store C4", format!("{at} has other rows than what says which of them are stored")));
+    }
     for (row, position) in positions.iter().enumerate() {
+        if live.is_some_and(|l| !l[row]) {
+            continue;
+        }
         if *position < 0 {
             return Err(broken("store C3", format!("row {row} has the position {position}")));
         }

@@ -10,6 +10,8 @@ pub(crate) mod product;
 pub(crate) mod reduce;
 pub(crate) mod round;
 pub(crate) mod selection;
+pub(crate) mod shift;
+pub(crate) mod speculation;
 pub(crate) mod sum;
 
 use crate::error::{InterpError, broken};

@@ -61,6 +61,8 @@ pub fn facts(schedule: &[&str], kv: Vec<KvKind>) -> Facts {
         weights: Vec::new(),
         kv,
         stored: None,
+        captures: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -69,7 +71,7 @@ pub fn facts(schedule: &[&str], kv: Vec<KvKind>) -> Facts {
 /// A cache kind with `[kv_heads, head_dim]` rows.
 pub fn kind(name: &str, kv_heads: u64, head_dim: u64, window: Option<u64>) -> KvKind {
     let axes = vec![Axis::fixed("kv_heads", kv_heads), Axis::fixed("head_dim", head_dim)];
-    KvKind { name: name.into(), layers: vec![0], k: axes.clone(), v: axes, window }
+    KvKind { name: name.into(), layers: vec![0], k: axes.clone(), v: axes, window, lives_in: None, shared_slots: 0 }
 }
 
 /// One operation on tensors.

@@ -3,7 +3,7 @@
 use super::lex::{ParseError, Token};
 use super::name::Extents;
 use super::parse::{MAX_LAYERS, Parser};
-use crate::{DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
+use crate::{Capture, DiskForm, Extent, Facts, KvKind, Mesh, PlacedWeight, Placement, RuntimeFacts, Scope, Sharding};
 use crate::{Weight, When};
 use indexmap::IndexMap;
 use std::fmt::Display;
@@ -34,6 +34,8 @@ impl Parser<'_> {
             weights: Vec::new(),
             kv: Vec::new(),
             stored: None,
+            captures: Vec::new(),
+            exports: Vec::new(),
             runtime: RuntimeFacts::default(),
             files: Vec::new(),
         };
@@ -139,6 +141,8 @@ impl Parser<'_> {
             }
             "kv" => facts.kv.push(self.kv_kind(extents)?),
             "weight" => facts.weights.push(self.weight(extents)?),
+            "capture" => facts.captures.push(self.capture()?),
+            "export" => facts.exports.push(self.capture()?),
             "stored" if facts.stored.is_none() => facts.stored = Some(self.stored()?),
             "stored" => return Err(self.error("the text has two statements `stored`")),
             "context" => facts.runtime.context = Some(self.number()?),
@@ -146,7 +150,7 @@ impl Parser<'_> {
             "start" => facts.runtime.start = Some(self.number()?),
             "pad" => facts.runtime.pad = Some(self.number()?),
             other => {
-                let known = "file, dim, product, shard, option, layers, kv, weight, stored, context, stop, start, pad, mesh, place, relaxed, entry";
+                let known = "file, dim, product, shard, option, layers, kv, weight, stored, capture, export, context, stop, start, pad, mesh, place, relaxed, entry";
                 return Err(self.error(format!("`{other}` is no statement of the header; known are {known}")));
             }
         }
@@ -181,7 +185,18 @@ impl Parser<'_> {
         let window = if self.eat_word("window") { Some(self.number()?) } else { None };
         self.keyword("layers")?;
         let layers = self.list('[', ']', Self::number)?;
-        Ok(KvKind { name, layers, k, v, window })
+        let lives_in = if self.eat_word("lives") { Some(self.name()?) } else { None };
+        let shared_slots = if self.eat_word("slots") { self.number()? } else { 0 };
+        Ok(KvKind { name, layers, k, v, window, lives_in, shared_slots })
+    }
+
+    fn capture(&mut self) -> Result<Capture, ParseError> {
+        let name = self.name()?;
+        self.sign(':')?;
+        let value = self.name()?;
+        let entry = self.after("of")?;
+        self.keyword("layers")?;
+        Ok(Capture { name, entry, value, layers: self.layer_list()? })
     }
 
     fn weight(&mut self, extents: &Extents) -> Result<Weight, ParseError> {
@@ -205,11 +220,12 @@ impl Parser<'_> {
         }
         let only = if self.eat_word("only") { Some(self.layer_list()?) } else { None };
         let absent = if self.eat_word("absent") { Some(self.f32()?) } else { None };
+        let borrowed = self.eat_word("borrowed");
         let mut disk = Vec::new();
         while self.eat_word("disk") {
             disk.push(self.disk_form()?);
         }
-        Ok(Weight { name, scope, axes, dtype, pinned, when, only, absent, disk, quant, span: None })
+        Ok(Weight { name, scope, axes, dtype, pinned, when, only, absent, disk, quant, borrowed, span: None })
     }
 
     fn disk_form(&mut self) -> Result<DiskForm, ParseError> {

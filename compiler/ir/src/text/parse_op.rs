@@ -2,7 +2,10 @@
 
 use super::lex::{ParseError, Token};
 use super::parse::{MAX_DEPTH, Parser};
-use crate::{Binary, ConstBinary, ConstExpr, ConstUnary, KvRef, Mask, Op, Order, ReduceOp, TopWhat, Unary, WeightRef};
+use crate::{
+    AcceptRule, AcceptWhat, Binary, ConstBinary, ConstExpr, ConstUnary, KvRef, Mask, Op, Order, ReduceOp, TopWhat,
+    Unary, WalkWhat, WeightRef,
+};
 
 impl Parser<'_> {
     /// An operation with its attributes.
@@ -21,6 +24,7 @@ impl Parser<'_> {
             "input" | "weight" | "literal" | "scalar" => self.leaf_op(&word),
             "call" | "match" | "layers" | "item" => self.structural_op(&word),
             "store" | "attend" | "linear" | "dot" => self.heavy_op(&word),
+            "shift" | "walk" | "probs" | "accept" => self.block_op(&word),
             "all_reduce" | "all_gather" | "reduce_scatter" | "own" => self.mesh_op(&word),
             _ => self.row_op(&word),
         }
@@ -70,7 +74,7 @@ impl Parser<'_> {
                 let axis = self.over()?;
                 Ok(Op::Dot { axis, order: self.order()? })
             }
-            "store" => Ok(Op::Store { kv: self.kv_ref()? }),
+            "store" => Ok(Op::Store { kv: self.kv_ref()?, scratch: self.eat_word("scratch") }),
             _ => {
                 let kv = self.kv_ref()?;
                 self.keyword("mask")?;
@@ -85,6 +89,24 @@ impl Parser<'_> {
                 let scale = self.const_expr(0)?;
                 Ok(Op::Attend { kv, mask, scale, order: self.order()? })
             }
+        }
+    }
+
+    /// What runs along a block of drafted tokens.
+    fn block_op(&mut self, word: &str) -> Result<Op, ParseError> {
+        self.advance();
+        match word {
+            "shift" => {
+                let axis = self.name()?;
+                self.keyword("by")?;
+                Ok(Op::Shift { axis, by: self.number()? })
+            }
+            "walk" => Ok(Op::Walk { what: self.one_of(&WalkWhat::ALL, WalkWhat::word)? }),
+            "probs" => Ok(Op::Probs),
+            _ => Ok(Op::Accept {
+                rule: self.one_of(&AcceptRule::ALL, AcceptRule::word)?,
+                what: self.one_of(&AcceptWhat::ALL, AcceptWhat::word)?,
+            }),
         }
     }
 
@@ -164,7 +186,7 @@ impl Parser<'_> {
         })
     }
 
-    fn after(&mut self, word: &str) -> Result<String, ParseError> {
+    pub(super) fn after(&mut self, word: &str) -> Result<String, ParseError> {
         self.keyword(word)?;
         self.name()
     }

@@ -60,13 +60,21 @@ pub(super) fn print_facts(out: &mut String, facts: &Facts, spans: bool) {
         let layers: Vec<String> = kind.layers.iter().map(usize::to_string).collect();
         let window = kind.window.map(|w| format!(" window {w}")).unwrap_or_default();
         let (k, v) = (extents.axes(&kind.k), extents.axes(&kind.v));
-        put!(out, "kv {}: k {k} v {v}{window} layers [{}]", Name(&kind.name), layers.join(", "));
+        let home = kind.lives_in.as_ref().map(|h| format!(" lives {}", Name(h))).unwrap_or_default();
+        let slots = if kind.shared_slots > 0 { format!(" slots {}", kind.shared_slots) } else { String::new() };
+        put!(out, "kv {}: k {k} v {v}{window} layers [{}]{home}{slots}", Name(&kind.name), layers.join(", "));
     }
     for weight in &facts.weights {
         print_weight(out, weight, facts, &extents, spans);
     }
     if let Some(stored) = &facts.stored {
         print_stored(out, stored);
+    }
+    for (word, captures) in [("capture", &facts.captures), ("export", &facts.exports)] {
+        for capture in captures {
+            let (entry, value) = (Name(&capture.entry), Name(&capture.value));
+            put!(out, "{word} {}: {value} of {entry} layers {}", Name(&capture.name), layers_text(&capture.layers));
+        }
     }
     let runtime = &facts.runtime;
     if let Some(n) = runtime.context {
@@ -137,6 +145,9 @@ fn print_weight(out: &mut String, weight: &Weight, facts: &Facts, extents: &Exte
     }
     if let Some(absent) = weight.absent {
         let _ = write!(line, " absent {}", f32_text(absent));
+    }
+    if weight.borrowed {
+        line.push_str(" borrowed");
     }
     put!(out, "{line}{}", span_comment(weight.span, facts, spans));
     for form in &weight.disk {
@@ -292,11 +303,15 @@ pub(super) fn op_text(op: &Op) -> String {
         Op::Split { axis } => format!("split {}", Name(axis)),
         Op::Merge { into } => format!("merge into {}", Name(into)),
         Op::Rename { from, to } => format!("rename {} to {}", Name(from), Name(to)),
+        Op::Shift { axis, by } => format!("shift {} by {by}", Name(axis)),
+        Op::Walk { what } => format!("walk {}", what.word()),
+        Op::Probs => "probs".to_owned(),
+        Op::Accept { rule, what } => format!("accept {} {}", rule.word(), what.word()),
         Op::Linear { contract, order } => {
             format!("linear over {} order {}", name_list(contract.iter().map(String::as_str)), order)
         }
         Op::Dot { axis, order } => format!("dot over {} order {}", Name(axis), order),
-        Op::Store { kv } => format!("store {}", kv_text(kv)),
+        Op::Store { kv, scratch } => format!("store {}{}", kv_text(kv), if *scratch { " scratch" } else { "" }),
         Op::Attend { kv, mask, scale, order } => {
             let mask = match mask {
                 crate::Mask::Causal => "causal",

@@ -107,7 +107,8 @@ pub fn print_plan(plan: &Plan, kernels: &KernelModule) -> String {
             kv.v_offset
         );
         let layers: Vec<String> = kv.layers.iter().map(usize::to_string).collect();
-        put!(out, "  layers [{}]", layers.join(", "));
+        let home = kv.lives_in.as_ref().map(|h| format!(" from {} in pages of {}", kv.first, Name(h)));
+        put!(out, "  layers [{}]{}", layers.join(", "), home.unwrap_or_default());
     }
     for (entry, kernel_entry) in plan.entries.iter().zip(&kernels.entries) {
         put!(out, "\nentry {} {{", Name(&entry.name));
@@ -117,6 +118,11 @@ pub fn print_plan(plan: &Plan, kernels: &KernelModule) -> String {
                 None => format!("\"class {class}\""),
             }
         });
+        for captured in &entry.captures {
+            let layers: Vec<String> = captured.layers.iter().map(usize::to_string).collect();
+            let (place, value) = (Name(&captured.place), Name(&captured.value));
+            put!(out, "  leaves {place}: {value} behind layers [{}]", layers.join(", "));
+        }
         for bucket in &entry.buckets {
             print_bucket(&mut out, bucket, kernel_entry);
         }

@@ -95,7 +95,7 @@ impl Parser<'_> {
     }
 
     /// One of a few words.
-    fn one_of<T: Copy>(&mut self, all: &[T], word: impl Fn(T) -> &'static str) -> Result<T, ParseError> {
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T], word: impl Fn(T) -> &'static str) -> Result<T, ParseError> {
         for item in all {
             if self.eat_word(word(*item)) {
                 return Ok(*item);

@@ -127,7 +127,11 @@ fn other_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         (vec(name(), 0..3), order()).prop_map(|(contract, order)| Op::Linear { contract, order }),
         (name(), order()).prop_map(|(axis, order)| Op::Dot { axis, order }),
-        kv().prop_map(|kv| Op::Store { kv }),
+        (kv(), any::<bool>()).prop_map(|(kv, scratch)| Op::Store { kv, scratch }),
+        (name(), any::<u64>()).prop_map(|(axis, by)| Op::Shift { axis, by }),
+        proptest::sample::select(WalkWhat::ALL.to_vec()).prop_map(|what| Op::Walk { what }),
+        Just(Op::Probs),
+        accept(),
         (kv(), mask, const_expr(), order()).prop_map(|(kv, mask, scale, order)| Op::Attend { kv, mask, scale, order }),
         (vec(name(), 0..3), order()).prop_map(|(over, order)| Op::AllReduce { over, order }),
         (name(), vec(name(), 0..3), name()).prop_map(|(axis, over, into)| Op::AllGather { axis, over, into }),
@@ -138,6 +142,12 @@ fn other_op() -> impl Strategy<Value = Op> {
         (name(), 0usize..9).prop_map(|(block, carried)| Op::Layers { block, carried }),
         (0usize..9).prop_map(Op::Item),
     ]
+}
+
+fn accept() -> impl Strategy<Value = Op> {
+    let rule = proptest::sample::select(AcceptRule::ALL.to_vec());
+    let what = proptest::sample::select(AcceptWhat::ALL.to_vec());
+    (rule, what).prop_map(|(rule, what)| Op::Accept { rule, what })
 }
 
 /// Operations with arbitrary operands: the text form does not ask whether they make sense.
@@ -186,9 +196,9 @@ fn weight() -> impl Strategy<Value = Weight> {
     let when = option::of((name(), name()).prop_map(|(column, kind)| When { column, kind }));
     let scope = proptest::sample::select(vec![Scope::Model, Scope::Layer]);
     let axes = vec(vec(fixed_axis(), 1..3), 0..3);
-    let first = (name(), scope, axes, dtype(), any::<[bool; 2]>());
+    let first = (name(), scope, axes, dtype(), any::<[bool; 3]>());
     (first, when, option::of(vec(0usize..9, 0..6)), option::of(f32_number()), vec(form, 0..3)).prop_map(
-        |((name, scope, axes, dtype, [pinned, quant]), when, only, absent, disk)| Weight {
+        |((name, scope, axes, dtype, [pinned, quant, borrowed]), when, only, absent, disk)| Weight {
             name,
             scope,
             axes,
@@ -199,6 +209,7 @@ fn weight() -> impl Strategy<Value = Weight> {
             absent,
             disk,
             quant,
+            borrowed,
             span: None,
         },
     )
@@ -233,27 +244,67 @@ fn facts() -> impl Strategy<Value = Facts> {
     let schedule = vec((kinds(), 1usize..4), 0..3)
         .prop_map(|runs| runs.into_iter().flat_map(|(k, n)| std::iter::repeat_n(k, n)).collect::<Vec<_>>());
     let kv = (name(), vec(0usize..9, 0..4), vec(fixed_axis(), 0..3), vec(fixed_axis(), 0..3), option::of(any::<u64>()))
-        .prop_map(|(name, layers, k, v, window)| KvKind { name, layers, k, v, window });
+        .prop_map(|(name, layers, k, v, window)| KvKind {
+            name,
+            layers,
+            k,
+            v,
+            window,
+            lives_in: None,
+            shared_slots: 0,
+        });
+    let kv = (kv, option::of(name()), 0u64..3).prop_map(|(kind, lives_in, shared_slots)| KvKind {
+        lives_in,
+        shared_slots,
+        ..kind
+    });
+    let capture = (name(), name(), name(), vec(0usize..9, 0..4)).prop_map(|(name, entry, value, layers)| Capture {
+        name,
+        entry,
+        value,
+        layers,
+    });
     let runtime =
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
     let first = (name(), dtype(), dims, products, shard, options, schedule);
-    (first, vec(weight(), 0..3), vec(kv, 0..3), option::of(stored()), runtime, vec(name(), 0..2)).prop_map(
-        |((name, act, dims, products, shard, options, schedule), weights, kv, stored, runtime, files)| Facts {
-            name,
-            act,
-            dims,
-            products,
-            shard,
-            options,
-            schedule,
-            weights,
-            kv,
-            stored,
-            runtime,
-            files,
-        },
+    (
+        first,
+        vec(weight(), 0..3),
+        vec(kv, 0..3),
+        option::of(stored()),
+        [vec(capture.clone(), 0..3), vec(capture, 0..3)],
+        runtime,
+        vec(name(), 0..2),
     )
+        .prop_map(
+            |(
+                (name, act, dims, products, shard, options, schedule),
+                weights,
+                kv,
+                stored,
+                [captures, exports],
+                runtime,
+                files,
+            )| {
+                Facts {
+                    name,
+                    act,
+                    dims,
+                    products,
+                    shard,
+                    options,
+                    schedule,
+                    weights,
+                    kv,
+                    stored,
+                    captures,
+                    exports,
+                    runtime,
+                    files,
+                }
+            },
+        )
 }
 
 fn entry() -> impl Strategy<Value = Entry> {

@@ -80,10 +80,10 @@ fn kinds<'a>(kv: &KvRef, facts: &'a Facts, level: Level<'_>) -> Result<Vec<&'a K
     }
 }
 
-/// Rows, then the axes of a cache row.
-fn rows_then(ty: &TensorType, inner: &[Axis]) -> Result<Vec<Axis>, String> {
+/// Rows, then the axes of a cache row. A scratch row may be one of a block of known length.
+fn rows_then(ty: &TensorType, inner: &[Axis], scratch: bool) -> Result<Vec<Axis>, String> {
     let at = ty.axes.len().checked_sub(inner.len()).filter(|at| ty.axes.get(*at..) == Some(inner));
-    let rows = at.and_then(|at| ty.axes.get(..at)).filter(|rows| rows.iter().all(Axis::is_rows));
+    let rows = at.and_then(|at| ty.axes.get(..at)).filter(|rows| scratch || rows.iter().all(Axis::is_rows));
     rows.map(<[Axis]>::to_vec).ok_or_else(|| format!("{ty} is not rows of the cache kind"))
 }
 
@@ -95,18 +95,25 @@ fn positions(operands: &Operands<'_>, index: usize, rows: &[Axis]) -> Result<(),
 pub(super) fn store(
     operands: &Operands<'_>,
     result: &Type,
-    kv: &KvRef,
+    (kv, scratch): (&KvRef, bool),
     facts: &Facts,
     level: Level<'_>,
 ) -> Result<(), String> {
-    operands.count(3)?;
+    let chosen = operands.ids.len() == 4;
+    operands.count(if chosen { 4 } else { 3 })?;
     let (k, v) = (operands.tensor(0)?, operands.tensor(1)?);
     for kind in kinds(kv, facts, level)? {
-        let rows = rows_then(k, &kind.k)?;
-        if rows_then(v, &kind.v)? != rows {
+        let rows = rows_then(k, &kind.k, scratch)?;
+        if rows_then(v, &kind.v, scratch)? != rows {
             return Err(format!("{k} and {v} have different rows"));
         }
         positions(operands, 2, &rows)?;
+        if chosen {
+            let live = operands.tensor(3)?;
+            if live.dtype != DType::Bool || live.axes != rows {
+                return Err(format!("stores where {live} holds, which is no truth value of each row"));
+            }
+        }
     }
     if !k.dtype.is_float() || !v.dtype.is_float() {
         return Err(format!("stores {} and {}", k.dtype, v.dtype));
@@ -127,10 +134,11 @@ pub(super) fn attend(
     let cache = operands.ids.get(1).copied();
     let stored = cache.map(|id| &operands.graph.node(id).op);
     match stored {
-        Some(Op::Store { kv: written }) if written == kv => {}
+        Some(Op::Store { kv: written, .. }) if written == kv => {}
         Some(Op::Store { .. }) => return Err("reads one cache kind from the store of another".to_owned()),
         _ => return Err("reads a cache that is no store's".to_owned()),
     }
+    let rows = operands.tensor(2)?.axes.len();
     for kind in kinds(kv, facts, level)? {
         let heads = |axes: &[Axis]| {
             let (last, heads) = axes.split_last()?;
@@ -140,7 +148,7 @@ pub(super) fn attend(
             })?;
             Some((count, last.clone()))
         };
-        let fixed: Vec<Axis> = q.axes.iter().filter(|a| !a.is_rows()).cloned().collect();
+        let fixed: Vec<Axis> = q.axes.iter().skip(rows).cloned().collect();
         match (heads(&fixed), heads(&kind.k), heads(&kind.v)) {
             (Some((queries, e)), Some((keys, ke)), Some((values, ve)))
                 if e == ke && ve.extent == ke.extent && keys == values && keys > 0 && queries % keys == 0 => {}
@@ -149,13 +157,17 @@ pub(super) fn attend(
     }
     if sunk {
         let sink = operands.tensor(3)?;
-        let heads = q.axes.iter().filter(|a| !a.is_rows()).collect::<Vec<_>>();
+        let heads = q.axes.iter().skip(rows).collect::<Vec<_>>();
         if !sink.dtype.is_float() || !sink.axes.iter().eq(heads.iter().rev().skip(1).rev().copied()) {
             return Err(format!("has {sink} as the sink of {q}"));
         }
     }
-    let rows: Vec<Axis> = q.axes.iter().filter(|a| a.is_rows()).cloned().collect();
-    positions(operands, 2, &rows)?;
+    // Rows of a block stand apart by an axis of known length as well; then heads and their elements follow.
+    let at = operands.tensor(2)?;
+    let inside = q.axes.starts_with(&at.axes) && at.axes.first().is_some_and(Axis::is_rows);
+    if at.dtype != DType::I32 || !inside || q.axes.iter().skip(at.axes.len()).any(Axis::is_rows) {
+        return Err(format!("{at} are not the rows' positions"));
+    }
     if !q.dtype.is_float() {
         return Err(format!("asks by {}", q.dtype));
     }

@@ -98,6 +98,7 @@ pub(super) fn verify_entry(entry: &Entry, view: &View<'_>, report: &mut Report) 
     }
     instances(entry, facts, report);
     exchange(entry, report);
+    super::captures::exports(entry, view.whole, report);
     true
 }
 
@@ -192,7 +193,7 @@ fn lacks(class: &Class, layer: usize, facts: &Facts) -> Vec<String> {
                     }
                 }
             }
-            Op::Store { kv: KvRef::Kind(name) } | Op::Attend { kv: KvRef::Kind(name), .. }
+            Op::Store { kv: KvRef::Kind(name), .. } | Op::Attend { kv: KvRef::Kind(name), .. }
                 if !facts.kv_kind(name).is_some_and(|k| k.layers.contains(&layer)) =>
             {
                 lacks.push(format!("keeps no rows of cache `{name}`, which `{}` uses", class.name));

@@ -13,8 +13,16 @@ pub(super) fn verify(layouts: &[KvLayout], kernels: &KernelModule, report: &mut 
     report.check(kinds_match, CODE, "kv", || "its kinds are not those of the model".to_owned());
     for (layout, kind) in layouts.iter().zip(kv) {
         let place = format!("kv {}", layout.kind);
-        let same = layout.layers == kind.layers && layout.window == kind.window;
+        let behind = kernels.facts.layers()..;
+        let guests = if kind.lives_in.is_none() { kind.shared_slots as usize } else { 0 };
+        let layers = kind.layers.iter().copied().chain(behind.take(guests));
+        let same = layout.layers.iter().copied().eq(layers) && layout.window == kind.window;
         report.check(same, CODE, &place, || "layers or window are not those of the model".to_owned());
+        let home = kind.lives_in.as_ref().filter(|_| kind.shared_slots > 0);
+        let first = home.map_or(Some(0), |_| kind.shared_slots.checked_mul(layout.layer_stride));
+        report.check(layout.lives_in.as_ref() == home && first == Some(layout.first), CODE, &place, || {
+            "it lies elsewhere in a page than behind the slots of the other model".to_owned()
+        });
         for (word, axes) in [("key", &kind.k), ("value", &kind.v)] {
             let found = (layout.heads, layout.head_elements);
             report.check(KvKind::row_shape(axes) == Some(found), CODE, &place, || shape_text(word, found, axes));
@@ -42,7 +50,7 @@ fn stored_formats(kernels: &KernelModule, kind: &KvKind) -> Vec<DType> {
     let graphs = kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph);
     let mut found = Vec::new();
     for graph in graphs {
-        let stores = |op: &Op| matches!(op, Op::Store { kv: KvRef::Kind(name) } if *name == kind.name);
+        let stores = |op: &Op| matches!(op, Op::Store { kv: KvRef::Kind(name), .. } if *name == kind.name);
         for id in graph.ids().filter(|id| stores(&graph.node(*id).op)) {
             // Key and value; the third operand is the position.
             found.extend(graph.operands(id).into_iter().take(2).filter_map(|v| graph.tensor(v).map(|t| t.dtype)));
@@ -75,5 +83,5 @@ fn keeps_apart(layout: &KvLayout) -> bool {
             None => return false,
         }
     }
-    span <= layout.page_stride
+    span.checked_add(layout.first).is_some_and(|end| end <= layout.page_stride)
 }

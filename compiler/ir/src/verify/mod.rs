@@ -3,6 +3,7 @@
 //! A broken rule is a defect of the compiler, or damage to a file of an artifact; a user's mistake is found earlier,
 //! by the front end, and reported with its place in the spec.
 
+mod captures;
 mod collectives;
 mod cores;
 mod environment;
@@ -15,12 +16,13 @@ mod plan;
 mod shapes;
 mod sharding;
 mod side_by_side;
+mod speculation;
 mod stored;
 
 #[cfg(test)]
 mod tests;
 
-use crate::{KernelModule, Model, Module, Plan};
+use crate::{Facts, Graph, KernelModule, Model, Module, Plan, ValueId};
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +99,8 @@ pub fn verify_model(model: &Model) -> Result<(), Vec<VerifyError>> {
 /// * graphs fit together: `first` reads entry inputs; each class and `last` read only what `first` or every class before
 ///   them defines or what the entry is given, and one name has one type everywhere;
 /// * instances name existing classes and layers, and a layer has every weight that its class reads;
-/// * a cache that is stored to or attended in a class covers all layers of the class.
+/// * a cache that is stored to or attended in a class covers all layers of the class;
+/// * what is exported for a drafter is handed on by the layers that it names.
 ///
 /// With a sharding, types are those of one rank, and
 ///
@@ -137,9 +140,15 @@ pub fn verify_kernels(module: &KernelModule) -> Result<(), Vec<VerifyError>> {
 /// * a view is an alias of the value it views, weights and caches lie elsewhere;
 /// * launches are the regions that are no views, in order, followed by moves; each reads only what was made before, and names the launches
 ///   that it reads from; one that starts early has a kernel before it;
-/// * cache layouts keep layers, tokens, heads and values of one page apart.
+/// * cache layouts keep layers, tokens, heads and values of one page apart;
+/// * rows that the model exports have one place in all buckets, where nothing else is written.
 pub fn verify_plan(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<VerifyError>> {
     plan::verify(plan, kernels)
+}
+
+/// Checks one operation of a graph of the model level against its type rule; the error says what does not fit.
+pub fn check_operation(graph: &Graph, id: ValueId, facts: &Facts) -> Result<(), String> {
+    operation::operation(graph, id, facts, operation::Level::Model)
 }
 
 /// Collects broken rules.

@@ -3,6 +3,7 @@
 use super::collectives;
 use super::cores;
 use super::shapes;
+use super::speculation;
 use crate::WeightRef;
 use crate::{Axis, Binary, DType, Extent, Facts, Graph, Op, Order, Scope, Sharding, TensorType, Type, Unary, ValueId};
 
@@ -57,8 +58,8 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
             Type::Cache | Type::Tuple(_) => Err("an input is a tensor".to_owned()),
         };
     }
-    if let Op::Store { kv } = &node.op {
-        return cores::store(&operands, &node.ty, kv, facts, level);
+    if let Op::Store { kv, scratch } = &node.op {
+        return cores::store(&operands, &node.ty, (kv, *scratch), facts, level);
     }
     let result = node.ty.tensor().ok_or_else(|| "the result is a tensor".to_owned())?;
     if node.op.is_sharded() {
@@ -98,6 +99,10 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
         Op::BlockRound { over } => block_round(&operands, result, over),
         Op::Linear { contract, .. } => cores::linear(&operands, result, contract),
         Op::Dot { axis, .. } => cores::dot(&operands, result, axis),
+        Op::Shift { axis, by } => speculation::shift(&operands, result, axis, *by),
+        Op::Walk { what } => speculation::walk(&operands, result, *what),
+        Op::Probs => speculation::probs(&operands, result),
+        Op::Accept { rule, what } => speculation::accept(&operands, result, *rule, *what),
         Op::Attend { kv, .. } => cores::attend(&operands, result, kv, facts, level),
         other => shapes::shape(other, &operands, result, facts),
     }

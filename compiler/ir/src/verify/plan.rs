@@ -21,6 +21,7 @@ pub(super) fn verify(plan: &Plan, kernels: &KernelModule) -> Result<(), Vec<Veri
         report.check(same, CODE, &entry.name, || "its instances are not those of the kernel level".to_owned());
         let ascending = entry.buckets.windows(2).all(|w| w[0].bucket.tokens <= w[1].bucket.tokens);
         report.check(ascending, CODE, &entry.name, || "its buckets do not ascend by tokens".to_owned());
+        super::captures::planned(entry, kernel_entry, &kernels.facts, &mut report);
         for bucket in &entry.buckets {
             largest = largest.max(bucket.arena_bytes);
             verify_bucket(bucket, kernel_entry, &mut report);

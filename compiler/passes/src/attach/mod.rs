@@ -82,7 +82,7 @@ impl<'a, 'g> Growth<'a, 'g> {
         let allowed = match op {
             ir::Op::Gather { .. } => self.fuse.gather,
             ir::Op::Store { .. } => self.fuse.store,
-            op => op.exchanges().is_none() && core_kind(self.graph, id).is_none(),
+            op => op.exchanges().is_none() && !op.is_of_block() && core_kind(self.graph, id).is_none(),
         };
         alone && allowed && !op.is_leaf() && !self.values.contains(&id)
     }

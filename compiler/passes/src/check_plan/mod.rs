@@ -18,7 +18,8 @@
 mod tests;
 
 use crate::PassError;
-use ir::{BucketPlan, Buffer, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Op, Place, Plan, Type, ValueId};
+use ir::ValueId;
+use ir::{BucketPlan, Buffer, Captured, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Op, Place, Plan, Type};
 use std::collections::{BTreeMap, HashMap};
 
 /// Who wrote a stretch of bytes.
@@ -34,7 +35,7 @@ enum Owner {
 pub fn check(plan: &Plan, kernels: &KernelModule) -> Result<(), PassError> {
     for (planned, entry) in plan.entries.iter().zip(&kernels.entries) {
         for bucket in &planned.buckets {
-            let mut walk = Walk { bucket, bytes: BTreeMap::new() };
+            let mut walk = Walk { bucket, captures: &planned.captures, bytes: BTreeMap::new() };
             walk.step(entry).map_err(|fault| PassError {
                 code: "P0601",
                 message: format!("bucket {}: {fault}", bucket.bucket),
@@ -48,6 +49,7 @@ pub fn check(plan: &Plan, kernels: &KernelModule) -> Result<(), PassError> {
 
 struct Walk<'p> {
     bucket: &'p BucketPlan,
+    captures: &'p [Captured],
     /// Stretches of bytes with an owner, by first byte: end and owner. They never overlap.
     bytes: BTreeMap<u64, (u64, Owner)>,
 }
@@ -62,11 +64,21 @@ impl Walk<'_> {
         self.program(entry, 0)?;
         for instance in &entry.instances {
             self.program(entry, KernelEntry::class_graph(instance.class))?;
+            for captured in self.captures.iter().filter(|c| c.layers.contains(&instance.layer)) {
+                let (number, source) = self.shared(&captured.value)?;
+                self.demand(&source, Owner::Shared(number), &format!("`{}`, which is captured", captured.value))?;
+                let (number, place) = self.shared(&captured.place)?;
+                self.write(&place, Owner::Shared(number), &captured.place)?;
+            }
         }
         self.program(entry, entry.graphs.len() - 1)?;
         for (name, _) in &entry.last().graph.outputs {
             let (number, buffer) = self.shared(name)?;
             self.demand(&buffer, Owner::Shared(number), &format!("result `{name}`"))?;
+        }
+        for captured in self.captures {
+            let (number, place) = self.shared(&captured.place)?;
+            self.demand(&place, Owner::Shared(number), &format!("`{}` at the end", captured.place))?;
         }
         Ok(())
     }

@@ -69,6 +69,7 @@ fn joins(graph: &Graph, id: ValueId, fuse: &Fuse) -> bool {
         Op::Gather { .. } => fuse.gather,
         Op::Store { .. } => fuse.store,
         op if op.exchanges().is_some() => fuse.collective,
+        op if op.is_of_block() => false,
         op => !op.is_leaf() && core_kind(graph, id).is_none(),
     }
 }

@@ -8,6 +8,9 @@
 //!      │ keys: head 0: t0 t1 … t15, head 1: …│ values: same   │
 //! ```
 //!
+//! Where a drafter's rows lie in pages of its target, its layer slots follow those of the target, and its own layout begins
+//! behind them: one page holds what both models keep of its tokens.
+//!
 //! So the keys of one head in one page are one dense matrix, which is what attention reads.
 
 use crate::PassError;
@@ -23,12 +26,12 @@ pub(super) fn layouts(kernels: &KernelModule, target: &Target) -> Result<Vec<KvL
     kinds
         .map(|kind| {
             stored_as(kernels, kind, dtype, &target.name)?;
-            layout(kind, dtype, target.kv.page_tokens)
+            layout(kind, dtype, target.kv.page_tokens, facts.layers())
         })
         .collect()
 }
 
-fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, PassError> {
+fn layout(kind: &KvKind, dtype: DType, page_tokens: u64, layers: usize) -> Result<KvLayout, PassError> {
     let (k, v) = (KvKind::row_shape(&kind.k), KvKind::row_shape(&kind.v));
     let (Some((heads, elements)), true) = (k, k == v) else {
         let show = |axes: &[Axis]| axes.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(" ");
@@ -48,13 +51,19 @@ fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, Pas
         let head_stride = page_tokens.checked_mul(elements)?;
         let v_offset = head_stride.checked_mul(heads)?;
         let layer_stride = v_offset.checked_mul(2)?;
-        Some((head_stride, v_offset, layer_stride, layer_stride.checked_mul(kind.layers.len() as u64)?))
+        let slots = (kind.layers.len() as u64).checked_add(kind.shared_slots)?;
+        let page_stride = layer_stride.checked_mul(slots)?;
+        Some((head_stride, v_offset, layer_stride, page_stride, layer_stride.checked_mul(kind.shared_slots)?))
     };
-    let (head_stride, v_offset, layer_stride, page_stride) =
+    let (head_stride, v_offset, layer_stride, page_stride, others) =
         strides().ok_or_else(|| defect(format!("a page of cache `{}` is larger than any memory", kind.name)))?;
+    let lives_in = kind.lives_in.clone().filter(|_| kind.shared_slots > 0);
+    let guests = if lives_in.is_none() { kind.shared_slots as usize } else { 0 };
     Ok(KvLayout {
         kind: kind.name.clone(),
-        layers: kind.layers.clone(),
+        layers: kind.layers.iter().copied().chain((layers..).take(guests)).collect(),
+        first: if lives_in.is_some() { others } else { 0 },
+        lives_in,
         dtype,
         page_tokens,
         page_stride,
@@ -72,7 +81,7 @@ fn layout(kind: &KvKind, dtype: DType, page_tokens: u64) -> Result<KvLayout, Pas
 fn stored_as(kernels: &KernelModule, kind: &KvKind, dtype: DType, target: &str) -> Result<(), PassError> {
     for graph in kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph) {
         for id in graph.ids() {
-            if !matches!(&graph.node(id).op, Op::Store { kv: KvRef::Kind(name) } if *name == kind.name) {
+            if !matches!(&graph.node(id).op, Op::Store { kv: KvRef::Kind(name), .. } if *name == kind.name) {
                 continue;
             }
             let stored = graph.operands(id).into_iter().take(2).filter_map(|v| graph.tensor(v).map(|t| t.dtype));

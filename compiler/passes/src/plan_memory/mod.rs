@@ -15,11 +15,13 @@
 //! that space. (4) An output is made in its shared place if nothing reads the old content from then on, save the making
 //! region itself where it may write over it; otherwise it is moved there at the end of the program. (5) Places are multiples
 //! of 64 bytes. (6) A launch records the kernel of its kind that fits the bucket, the launches it reads from, and whether it
-//! may start while the one before it ends.
+//! may start while the one before it ends. (7) Rows that a model exports for its drafter stand before all else (`captured.rs`).
 //! Kind: `Exact`.
 //! Places: `shared` here for (1), `program.rs::local_places` for (3). Tests: `tests.rs` here, `ir::verify_plan` on every plan,
 //! the independent walk of `check_plan`, plans run on poisoned bytes in `validate/plan.rs`, and `tests/damaged_plans.rs`.
 
+mod buckets;
+mod captured;
 mod kv;
 mod lifetimes;
 mod program;
@@ -30,6 +32,7 @@ mod tests;
 
 use crate::error::defect;
 use crate::{Compile, Kind, Level, PassError, PassInfo};
+use captured::Reserved;
 use indexmap::IndexMap;
 use ir::{Bucket, BucketPlan, Buffer, KernelEntry, KernelModule, Plan, PlanEntry, TensorType};
 use targets::Fuse;
@@ -46,9 +49,10 @@ pub const ALIGN_BYTES: u64 = 64;
 pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassError> {
     let target = compile.target;
     let kv = kv::layouts(kernels, target)?;
+    let reserved = Reserved::of(kernels, target)?;
     let mut entries = Vec::new();
     for entry in &kernels.entries {
-        let buckets = target.buckets_of(&entry.name);
+        let buckets = buckets::of(entry, kernels, target);
         if buckets.is_empty() {
             return Err(PassError {
                 code: "P0302",
@@ -57,9 +61,10 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassEr
                 span: None,
             });
         }
-        let buckets =
-            buckets.into_iter().map(|b| bucket_plan(entry, b, &target.fuse)).collect::<Result<Vec<_>, _>>()?;
-        entries.push(PlanEntry { name: entry.name.clone(), instances: entry.instances.clone(), buckets });
+        let plans = buckets.into_iter().map(|b| bucket_plan(entry, b, &target.fuse, &reserved));
+        let buckets = plans.collect::<Result<Vec<_>, _>>()?;
+        let captures = reserved.captured(&entry.name);
+        entries.push(PlanEntry { name: entry.name.clone(), instances: entry.instances.clone(), captures, buckets });
     }
     let arena_bytes = entries.iter().flat_map(|e| &e.buckets).map(|b| b.arena_bytes).max().unwrap_or(0);
     if let Some(limit) = target.limits.arena_bytes
@@ -75,9 +80,9 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassEr
     Ok(Plan { kv, entries, arena_bytes })
 }
 
-fn bucket_plan(entry: &KernelEntry, bucket: Bucket, fuse: &Fuse) -> Result<BucketPlan, PassError> {
-    let shared = shared(entry, &bucket)?;
-    let base = shared.values().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0);
+fn bucket_plan(entry: &KernelEntry, bucket: Bucket, fuse: &Fuse, reserved: &Reserved) -> Result<BucketPlan, PassError> {
+    let shared = shared(entry, &bucket, reserved)?;
+    let base = shared.values().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0).max(reserved.end);
     let mut arena_bytes = base;
     let mut programs = Vec::new();
     for graph in &entry.graphs {
@@ -92,9 +97,9 @@ fn bucket_plan(entry: &KernelEntry, bucket: Bucket, fuse: &Fuse) -> Result<Bucke
 }
 
 /// Places of what graphs exchange by name: inputs and outputs of every graph, in the order of the graphs.
-fn shared(entry: &KernelEntry, bucket: &Bucket) -> Result<IndexMap<String, Buffer>, PassError> {
-    let mut shared: IndexMap<String, Buffer> = IndexMap::new();
-    let mut next = 0;
+fn shared(entry: &KernelEntry, bucket: &Bucket, reserved: &Reserved) -> Result<IndexMap<String, Buffer>, PassError> {
+    let mut shared: IndexMap<String, Buffer> = reserved.shared(&entry.name);
+    let mut next = reserved.end;
     for graph in &entry.graphs {
         let graph = &graph.graph;
         let inputs = graph.inputs.iter().filter_map(|v| Some((graph.input_name(*v)?, *v)));
@@ -117,9 +122,10 @@ fn bytes(ty: &TensorType, bucket: &Bucket, name: &str) -> Result<u64, PassError>
     bucket.bytes(ty).ok_or_else(|| PassError {
         code: "P0301",
         message: format!(
-            "`{name}` is {ty}, and steps bring rows along {} and {} only",
+            "`{name}` is {ty}, and steps bring rows along {}, {} and {} only",
             ir::TOKEN_ROWS,
-            ir::WANTED_ROWS
+            ir::WANTED_ROWS,
+            ir::SEQUENCE_ROWS
         ),
         help: "declare the entry's inputs with these axes, or give the axis a length in `[dims]`".to_owned(),
         span: None,

@@ -62,6 +62,7 @@ fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
         absent: Some(1.0),
         disk: names.iter().map(|name| form(name)).collect(),
         quant: false,
+        borrowed: false,
         span: None,
     })
 }

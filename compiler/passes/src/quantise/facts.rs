@@ -133,6 +133,7 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
         absent: Some(1.0),
         disk,
         quant: false,
+        borrowed: false,
         span: base.and_then(|w| w.span),
     }
 }

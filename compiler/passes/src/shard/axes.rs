@@ -353,7 +353,9 @@ impl<'m> Axes<'m> {
                 for id in graph.ids() {
                     let Op::Attend { kv: KvRef::Kind(name), .. } = &graph.node(id).op else { continue };
                     let (Some(ty), Some(kind)) = (graph.tensor(id), self.module.facts.kv_kind(name)) else { continue };
-                    let heads = ty.axes.iter().find(|a| !a.is_rows());
+                    let at = graph.operands(id).get(2).and_then(|at| graph.tensor(*at));
+                    let along = at.map_or(0, |at| at.axes.iter().filter(|a| !a.is_rows()).count());
+                    let heads = ty.axes.iter().filter(|a| !a.is_rows()).nth(along);
                     let (Some(heads), Some(cached)) = (heads, kind.k.first()) else { continue };
                     let over = self.of(number, id, &heads.name);
                     let kept = self.found(&Key::Cached(name.clone(), cached.name.clone()));

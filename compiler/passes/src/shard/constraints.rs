@@ -131,10 +131,11 @@ impl Walk<'_, '_> {
                     self.through(*operand, id, &[axis]);
                 }
             }
-            Op::Store { kv: KvRef::Kind(kind) } => self.store(&operands, kind),
+            Op::Store { kv: KvRef::Kind(kind), .. } => self.store(&operands, kind),
             Op::Attend { .. } => {
                 self.through(first, id, &[]);
-                for (axis, _) in self.fixed(first).into_iter().skip(1) {
+                let heads = self.positions(&operands);
+                for (_, (axis, _)) in self.fixed(first).into_iter().enumerate().filter(|(place, _)| *place != heads) {
                     self.force(first, &axis);
                 }
             }
@@ -144,18 +145,28 @@ impl Walk<'_, '_> {
 
     /// Keys and values lie where their cache does.
     fn store(&mut self, operands: &[ValueId], kind: &str) {
+        let heads = self.positions(operands);
         for operand in operands.iter().take(2) {
             for (place, (axis, n)) in self.fixed(*operand).into_iter().enumerate() {
+                if place < heads {
+                    self.force(*operand, &axis);
+                    continue;
+                }
                 let cached = self.axes.variable(Key::Cached(kind.to_owned(), axis.clone()), n);
                 if let Some(v) = self.var(*operand, &axis) {
                     self.axes.join(v, cached);
                 }
                 // Heads come first; what a head consists of stays together.
-                if place > 0 {
+                if place > heads {
                     self.force(*operand, &axis);
                 }
             }
         }
+    }
+
+    /// How many axes of a store or an attention stand before the heads: as many as its positions have, along a block.
+    fn positions(&self, operands: &[ValueId]) -> usize {
+        operands.get(2).map_or(0, |at| self.fixed(*at).len())
     }
 
     /// A product axis is spread as its outermost factor.

@@ -212,7 +212,7 @@ impl Bounds {
     fn attends(&mut self, facts: &Facts, graph: &Graph, kv: &KvRef, operands: &[ir::ValueId]) {
         let Some(query) = operands.first().and_then(|q| graph.tensor(*q)) else { return };
         let fixed: Vec<&ir::Axis> = query.axes.iter().filter(|a| !a.is_rows()).collect();
-        let [heads, _] = fixed[..] else { return };
+        let [.., heads, _] = fixed[..] else { return };
         for kind in &facts.kv {
             let used = match kv {
                 KvRef::Kind(name) => *name == kind.name,

@@ -5,6 +5,7 @@ use super::{plan, probe, ranks, regions};
 use crate::PassError;
 use interp::WeightMap;
 use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
+use ir::ValueId;
 use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,7 +17,10 @@ const STEPS: [&[(usize, i32)]; 3] = [
     &[(0, 6), (1, 20006), (2, 3)],
 ];
 
-/// Sequences that occur in [`STEPS`].
+/// Sequence and position of the first row of every block, step by step, of an entry that brings blocks.
+const BLOCKS: [&[(usize, i32)]; 3] = [&[(0, 0), (1, 20000)], &[(0, 3), (1, 20002), (2, 0)], &[(1, 20009)]];
+
+/// Sequences that occur in [`STEPS`] and [`BLOCKS`].
 const SEQUENCES: usize = 3;
 
 /// How large weights are, by seed: ordinary; so small that what is added to keep a root or a quotient finite counts;
@@ -55,6 +59,8 @@ pub struct Trial {
     /// Seed of weights and inputs.
     pub seed: u64,
     weights: WeightMap,
+    /// Sequence and position of every row, step by step.
+    steps: Vec<Vec<(usize, i32)>>,
     inputs: Vec<Env>,
     kinds: Vec<String>,
     layers: usize,
@@ -90,13 +96,18 @@ impl Trial {
 
     fn new(facts: &Facts, signature: &Block, entry: &Entry, seed: u64) -> Result<Trial, InterpError> {
         let roles = roles(entry);
-        let inputs = |step| inputs(&signature.graph, &roles, facts, seed, step);
+        let steps = steps(&signature.graph);
+        let inputs = |(step, rows): (usize, &Vec<(usize, i32)>)| {
+            let brought = Brought { step, rows, blocks: BLOCKS[step].len() };
+            inputs(&signature.graph, &roles, facts, seed, &brought)
+        };
         let picks = roles.iter().filter(|(_, role)| matches!(role, Role::Index(axis) if axis == ir::TOKEN_ROWS));
-        let inputs = (0..STEPS.len()).map(inputs).collect::<Result<_, _>>()?;
+        let inputs = steps.iter().enumerate().map(inputs).collect::<Result<_, _>>()?;
         Ok(Trial {
             entry: signature.name.clone(),
             seed,
             weights: weights(facts, seed, &|w| w.dtype, &|x| x)?,
+            steps,
             inputs,
             kinds: facts.kv.iter().map(|k| k.name.clone()).collect(),
             layers: facts.layers(),
@@ -129,6 +140,7 @@ impl Trial {
             entry: self.entry.clone(),
             seed: self.seed,
             weights,
+            steps: self.steps.clone(),
             inputs: self.inputs.iter().map(wide).collect::<Result<_, _>>()?,
             kinds: self.kinds.clone(),
             layers: self.layers,
@@ -149,7 +161,7 @@ impl Trial {
         let mut cache = MemoryCache::default();
         let mut record = Record::default();
         for (step, env) in self.inputs.iter().enumerate() {
-            cache.begin_step(STEPS[step].iter().map(|(sequence, _)| *sequence).collect());
+            cache.begin_step(self.steps[step].iter().map(|(sequence, _)| *sequence).collect());
             let mut context = Context { layer: None, weights: &self.weights, cache: &mut cache, hooks: &mut *hooks };
             let outputs = match program {
                 Program::Model(model) => interp::run_model(model, &self.entry, env, &mut context)?,
@@ -163,7 +175,7 @@ impl Trial {
                 }
                 Program::Plan(kernels, plan) => {
                     let (envs, contexts) = (std::slice::from_ref(env), std::slice::from_mut(&mut context));
-                    let left = plan::step((kernels, plan), &self.entry, STEPS[step], envs, contexts)?;
+                    let left = plan::step((kernels, plan), &self.entry, &self.steps[step], envs, contexts)?;
                     left.into_iter().next().unwrap_or_default()
                 }
             };
@@ -197,7 +209,7 @@ impl Trial {
         let mut caches: Vec<MemoryCache> = vec![MemoryCache::default(); ranks];
         let mut record = Record::default();
         for (step, env) in self.inputs.iter().enumerate() {
-            let split = ranks::Split::of(STEPS[step], env, sharding, &|name| self.picks.contains(name))?;
+            let split = ranks::Split::of(&self.steps[step], env, sharding, &|name| self.picks.contains(name))?;
             let mut envs: Vec<Env> = split.envs.clone();
             let mut rest: Vec<NoHooks> = vec![NoHooks; ranks];
             let mut contexts: Vec<Context<'_>> = Vec::with_capacity(ranks);
@@ -215,7 +227,7 @@ impl Trial {
                 Program::Module(module) => interp::run_ranks(self.entry_of(module)?, module, &mut envs, &mut contexts)?,
                 Program::Kernels(kernels) => regions::step(kernels, &self.entry, &envs, &mut contexts)?,
                 Program::Plan(kernels, plan) => {
-                    plan::step((kernels, plan), &self.entry, STEPS[step], &envs, &mut contexts)?
+                    plan::step((kernels, plan), &self.entry, &self.steps[step], &envs, &mut contexts)?
                 }
             };
             let outputs = split.whole(&outputs)?;
@@ -311,9 +323,9 @@ enum Role {
 fn roles(entry: &Entry) -> HashMap<String, Role> {
     let mut roles = HashMap::new();
     for (_, graph) in entry.graphs() {
-        for id in graph.ids() {
-            let Some(name) = graph.input_name(id) else { continue };
-            for user in graph.users(id) {
+        for input in graph.ids() {
+            let Some(name) = graph.input_name(input) else { continue };
+            for (id, user) in users(graph, input) {
                 let operands = graph.operands(user);
                 let at = |place: usize| operands.get(place) == Some(&id);
                 let role = match &graph.node(user).op {
@@ -332,21 +344,61 @@ fn roles(entry: &Entry) -> HashMap<String, Role> {
     roles
 }
 
+/// What reads a value, or what only moves its elements: each reader with what it reads.
+fn users(graph: &Graph, of: ValueId) -> Vec<(ValueId, ValueId)> {
+    let (mut found, mut open) = (Vec::new(), vec![of]);
+    while let Some(id) = open.pop() {
+        for user in graph.users(id) {
+            found.push((id, user));
+            if matches!(graph.node(user).op, Op::Concat { .. } | Op::Shift { .. } | Op::Rename { .. }) {
+                open.push(user);
+            }
+        }
+    }
+    found
+}
+
+/// The rows of every step of an entry, by its inputs.
+fn steps(signature: &Graph) -> Vec<Vec<(usize, i32)>> {
+    let inputs = || signature.inputs.iter().filter_map(|id| signature.tensor(*id));
+    let blocks = inputs().filter(|ty| ty.dtype == DType::I32 && ty.axis(ir::SEQUENCE_ROWS).is_some());
+    let Some(block) = blocks.map(ir::TensorType::fixed_elements).max() else {
+        return STEPS.iter().map(|rows| rows.to_vec()).collect();
+    };
+    let rows = |(sequence, first): &(usize, i32)| {
+        let (sequence, first) = (*sequence, *first);
+        (0..block as i32).map(move |i| (sequence, first + i))
+    };
+    BLOCKS.iter().map(|blocks| blocks.iter().flat_map(rows).collect()).collect()
+}
+
+/// What a step brings.
+struct Brought<'r> {
+    step: usize,
+    rows: &'r [(usize, i32)],
+    /// Blocks, of an entry that brings them.
+    blocks: usize,
+}
+
 /// The entry's inputs for one step.
 fn inputs(
     signature: &Graph,
     roles: &HashMap<String, Role>,
     facts: &Facts,
     seed: u64,
-    step: usize,
+    brought: &Brought<'_>,
 ) -> Result<Env, InterpError> {
-    let rows = STEPS[step];
+    let Brought { step, rows, blocks } = *brought;
     // Every other row, the last first: a strict subset, in another order.
     let wanted: Vec<i32> = (0..rows.len() as i32).rev().step_by(2).collect();
     let mut env = Env::new();
     for id in &signature.inputs {
         let (Some(name), Some(ty)) = (signature.input_name(*id), signature.tensor(*id)) else { continue };
-        let rows_of = |axis: &Axis| if axis.name == ir::WANTED_ROWS { wanted.len() } else { rows.len() };
+        let rows_of = |axis: &Axis| match axis.name.as_str() {
+            ir::WANTED_ROWS => wanted.len(),
+            ir::SEQUENCE_ROWS => blocks,
+            _ => rows.len(),
+        };
         let axes: Vec<(String, usize)> =
             ty.axes.iter().map(|axis| (axis.name.clone(), length(axis, rows_of(axis)))).collect();
         let n: usize = axes.iter().map(|a| a.1).product();

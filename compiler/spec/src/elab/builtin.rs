@@ -10,11 +10,11 @@ use crate::stop::{Res, Stop, refuse};
 use ir::{Axis, Binary, ConstExpr, ConstUnary, DType, Op, Order, ReduceOp, Span, TensorType, TopWhat, Unary};
 
 /// Builtins by name with the least and the most positional arguments and the named ones.
-pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
+pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 32] = [
     ("linear", 2, 2, &[]),
     ("dot", 2, 2, &["over"]),
     ("attend", 3, 3, &["scale", "sink"]),
-    ("store", 3, 3, &["at"]),
+    ("store", 3, 4, &["at", "where"]),
     ("sum", 1, 1, &["over", "order"]),
     ("mean", 1, 1, &["over"]),
     ("max", 1, 2, &["over"]),
@@ -41,6 +41,8 @@ pub(crate) const BUILTINS: [(&str, usize, usize, &[&str]); 30] = [
     ("shift", 2, 2, &["over", "fill"]),
     ("fill", 2, 2, &[]),
     ("walk", 4, 4, &[]),
+    ("probs", 4, 4, &[]),
+    ("accept", 2, 6, &["rule"]),
 ];
 
 /// What constants may be made with besides operators.
@@ -110,7 +112,10 @@ impl Elab<'_> {
             );
         }
         let keyword = |wanted: &str| named.iter().find(|(n, _)| n.text == wanted).map(|(_, e)| e);
-        let other = [keyword("scale"), keyword("at"), keyword("sink"), keyword("order")];
+        if let Some(done) = self.block_builtin(name, args, &keyword, span) {
+            return done;
+        }
+        let other = [keyword("scale"), keyword("sink"), keyword("order")];
         self.builtin(name, args, keyword("over"), other, span)
     }
 
@@ -119,7 +124,7 @@ impl Elab<'_> {
         name: &str,
         args: &[Expr],
         over: Option<&Expr>,
-        other: [Option<&Expr>; 4],
+        other: [Option<&Expr>; 3],
         span: Span,
     ) -> Res<Val> {
         let single = |op| Some(op);
@@ -143,9 +148,8 @@ impl Elab<'_> {
         let t = match name {
             "linear" => self.linear(&args[0], &args[1], span)?,
             "dot" => self.dot(&args[0], &args[1], over, span)?,
-            "attend" => self.attend(args, [other[0], other[2]], span)?,
-            "store" => return self.store(args, other[1], span),
-            "sum" => self.sum(&args[0], over, other[3], span)?,
+            "attend" => self.attend(args, [other[0], other[1]], span)?,
+            "sum" => self.sum(&args[0], over, other[2], span)?,
             "mean" => self.mean(&args[0], over, span)?,
             "max" if args.len() == 1 => self.reduce(&args[0], over, ReduceOp::Max, span)?.0,
             "max" => self.pair(Binary::Max, args, span)?,
@@ -180,10 +184,7 @@ impl Elab<'_> {
                 let minus = Tensor { value, ..self.unary(Unary::Neg, Val::Tensor(b), span)? };
                 self.concat(minus, a, span)?
             }
-            "concat" => {
-                let [a, b] = self.tensors(args)?;
-                self.concat(a, b, span)?
-            }
+            "concat" => self.concat_call(&args[0], &args[1], span)?,
             "iota" => {
                 let vector = self.iota(&args[0])?;
                 return Ok(Val::Vector(vector));
@@ -403,6 +404,17 @@ impl Elab<'_> {
         Ok((part(0)?, part(len)?))
     }
 
+    /// Two parts of a declared axis, or two halves.
+    fn concat_call(&mut self, a: &Expr, b: &Expr, span: Span) -> Res<Tensor> {
+        let vals = [self.expr(a, None)?, self.expr(b, None)?];
+        if let Some(joined) = self.joined(&vals, span)? {
+            return Ok(joined);
+        }
+        let [front, back] = vals;
+        let (front, back) = (self.tensor(front, a.span)?, self.tensor(back, b.span)?);
+        self.concat(front, back, span)
+    }
+
     /// Joins two halves into the product axis that has them.
     fn concat(&mut self, a: Tensor, b: Tensor, span: Span) -> Res<Tensor> {
         let (la, lb) = (self.last_axis(&a, span)?, self.last_axis(&b, span)?);
@@ -417,7 +429,7 @@ impl Elab<'_> {
             return refuse(
                 Diagnostic::error("B0270", format!("no axis consists of `{}` and `{}`", la.name, lb.name))
                     .at(span, "joined here")
-                    .help("declare [axes] whole = \"2.half\" and join its two halves"),
+                    .help("declare [axes] whole = \"2.half\" or whole = \"front + back\", and join its two parts"),
             );
         };
         let value = a.value && b.value && a.ty.dtype == b.ty.dtype;

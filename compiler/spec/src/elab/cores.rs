@@ -4,13 +4,13 @@ use super::Elab;
 use super::axes::fixed;
 use super::value::{Origin, Tensor, Val};
 use crate::Diagnostic;
-use crate::ast::Expr;
+use crate::ast::{Expr, ExprKind};
 use crate::stop::{Res, refuse};
 use ir::{Axis, DType, KvRef, Op, Order, Span, TensorType, Type};
 
 impl Elab<'_> {
     /// An operand of a heavy operation: clause R1 rounds an expression, a value keeps its dtype.
-    fn operand(&mut self, e: &Expr) -> Res<Tensor> {
+    pub(super) fn operand(&mut self, e: &Expr) -> Res<Tensor> {
         let val = self.expr(e, None)?;
         self.settle(val, None, e.span, None)
     }
@@ -124,17 +124,18 @@ impl Elab<'_> {
         Ok(())
     }
 
-    /// `store(kv, k, v, at = positions)`: leaves the cache.
-    pub(super) fn store(&mut self, args: &[Expr], at: Option<&Expr>, span: Span) -> Res<Val> {
+    /// `store(kv, k, v, at = positions, where = truth)` or `store(kv, k, v, scratch)`: leaves the cache.
+    pub(super) fn store(&mut self, args: &[Expr], [at, live]: [Option<&Expr>; 2], span: Span) -> Res<Val> {
         let kv = self.cache_kind(&args[0])?;
         self.check_kept(&kv, args[0].span)?;
+        let scratch = self.is_scratch(args.get(3))?;
+        let at = self.row_positions(at, scratch, span)?;
         let mut operands = Vec::new();
         for (e, which) in args[1..].iter().zip(["key", "value"]) {
             let t = self.operand(e)?;
-            let (rows, rest): (Vec<Axis>, Vec<Axis>) = t.ty.axes.iter().cloned().partition(Axis::is_rows);
             for name in self.kind_names(&kv) {
                 let declared = self.resolved.facts.kv_kind(&name).map(|k| k.k.clone()).unwrap_or_default();
-                if rest != declared || rows.len() != 1 {
+                if !t.ty.axes.iter().eq(at.ty.axes.iter().chain(&declared)) {
                     let names: Vec<&str> = declared.iter().map(|a| a.name.as_str()).collect();
                     return refuse(
                         Diagnostic::error(
@@ -142,29 +143,59 @@ impl Elab<'_> {
                             format!("a {which} row of `{name}` has axes [{}]", names.join(", ")),
                         )
                         .at(e.span, format!("this has axes {}", t.axis_names()))
-                        .help("store one row per token"),
+                        .help(format!("store one row for each of the positions {}", at.axis_names())),
                     );
                 }
             }
             operands.push(t);
         }
-        operands.push(self.row_positions(at, span)?);
+        let rows = at.ty.axes.clone();
+        operands.push(at);
+        if let Some(e) = live {
+            let t = self.operand(e)?;
+            if t.ty.dtype != DType::Bool || t.ty.axes != rows {
+                return refuse(
+                    Diagnostic::error("B0248", "`where` gives one truth value per row")
+                        .at(e.span, format!("this is {}", t.ty))
+                        .help("write where = name, a bool[T] parameter of the entry"),
+                );
+            }
+            operands.push(t);
+        }
         let ids: Vec<_> = operands.iter().map(|t| t.id).collect();
-        let id = self.frame().builder.add(Op::Store { kv: kv.clone() }, &ids, Type::Cache, Some(span));
+        let id = self.frame().builder.add(Op::Store { kv: kv.clone(), scratch }, &ids, Type::Cache, Some(span));
         Ok(Val::Cache(id, kv))
     }
 
-    fn row_positions(&mut self, at: Option<&Expr>, span: Span) -> Res<Tensor> {
-        let Some(e) = at else { return self.positions(span) };
-        let t = self.operand(e)?;
-        if t.ty.dtype == DType::I32 && t.ty.axes.len() == 1 && t.ty.axes[0].is_rows() {
+    /// Whether the rows are for this step only.
+    fn is_scratch(&self, word: Option<&Expr>) -> Res<bool> {
+        match word.map(|e| (&e.kind, e.span)) {
+            None => Ok(false),
+            Some((ExprKind::Name(name), _)) if name == "scratch" => Ok(true),
+            Some((_, at)) => refuse(
+                Diagnostic::error("B0285", "behind key and value `store` takes the word `scratch` alone")
+                    .at(at, "another thing")
+                    .help("write store(kv.name, k, v, scratch), or name the argument: at = …, where = …"),
+            ),
+        }
+    }
+
+    /// One position per row; rows of a block of known length are scratch rows.
+    fn row_positions(&mut self, at: Option<&Expr>, scratch: bool, span: Span) -> Res<Tensor> {
+        let (t, place) = match at {
+            Some(e) => (self.operand(e)?, e.span),
+            None => (self.positions(span)?, span),
+        };
+        let rows = t.ty.axes.first().is_some_and(Axis::is_rows);
+        if t.ty.dtype == DType::I32 && rows && (t.ty.axes.len() == 1 || (scratch && t.ty.axes.len() == 2)) {
             return Ok(t);
         }
-        refuse(
-            Diagnostic::error("B0285", "`at` gives one position per row")
-                .at(e.span, format!("this is {}", t.ty))
-                .help("write at = name, an i32[T] parameter of the entry"),
-        )
+        let d = Diagnostic::error("B0285", "`at` gives one position per row").at(place, format!("this is {}", t.ty));
+        refuse(if rows && !scratch && t.ty.dtype == DType::I32 {
+            d.help("rows of a block last for one step: write store(kv.name, k, v, scratch)")
+        } else {
+            d.help("write at = name, an i32[T] parameter of the entry")
+        })
     }
 
     /// `attend(q, cache, mask, scale = number, sink = scores)`: the result has q's axes.
@@ -200,20 +231,21 @@ impl Elab<'_> {
                 );
             }
         };
-        self.check_heads(&q, &kv, args[0].span)?;
         let at = self.positions(span)?;
+        let rows = if q.ty.axes.starts_with(&at.ty.axes) { at.ty.axes.len() } else { 1 };
+        self.check_heads(&q, rows, &kv, args[0].span)?;
         let ty = TensorType::new(DType::F32, q.ty.axes.clone());
         let op = Op::Attend { kv, mask, scale, order: Order::Any };
         let cached = Tensor { id: cache, ty: ty.clone(), value: false, origin: Origin::default() };
-        let sink = sink.map(|e| self.sink(e, &q)).transpose()?;
+        let sink = sink.map(|e| self.sink(e, &q, rows)).transpose()?;
         let operands: Vec<Tensor> = [q, cached, at].into_iter().chain(sink).collect();
         self.emit(op, &operands, ty, span)
     }
 
     /// `sink = scores`: one number for each query head.
-    fn sink(&mut self, e: &Expr, q: &Tensor) -> Res<Tensor> {
+    fn sink(&mut self, e: &Expr, q: &Tensor, rows: usize) -> Res<Tensor> {
         let t = self.operand(e)?;
-        let heads: Vec<Axis> = q.ty.axes.iter().filter(|a| !a.is_rows()).cloned().collect();
+        let heads: Vec<Axis> = q.ty.axes.iter().skip(rows).cloned().collect();
         let heads = &heads[..heads.len().saturating_sub(1)];
         if t.ty.axes == heads && t.ty.dtype.is_float() {
             return Ok(t);
@@ -230,13 +262,13 @@ impl Elab<'_> {
     }
 
     /// Query heads must be a multiple of KV heads, and both must have elements of one length.
-    fn check_heads(&self, q: &Tensor, kv: &KvRef, span: Span) -> Res<()> {
+    fn check_heads(&self, q: &Tensor, rows: usize, kv: &KvRef, span: Span) -> Res<()> {
         for name in self.kind_names(kv) {
             let Some(kind) = self.resolved.facts.kv_kind(&name) else { continue };
             let [kv_heads, elements] = kind.k.as_slice() else { continue };
-            let fits = match q.ty.axes.as_slice() {
-                [rows, heads, last] => {
-                    rows.is_rows() && last == elements && fixed(heads).is_multiple_of(fixed(kv_heads).max(1))
+            let fits = match q.ty.axes.get(rows..).unwrap_or_default() {
+                [heads, last] => {
+                    !heads.is_rows() && last == elements && fixed(heads).is_multiple_of(fixed(kv_heads).max(1))
                 }
                 _ => false,
             };

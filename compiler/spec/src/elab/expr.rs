@@ -12,7 +12,7 @@ use ir::{
 };
 
 /// Names with a meaning of their own.
-pub(crate) const WORDS: [&str; 8] = ["inf", "none", "causal", "all", "W", "kv", "options", "target"];
+pub(crate) const WORDS: [&str; 9] = ["inf", "none", "causal", "all", "scratch", "W", "kv", "options", "target"];
 
 impl Elab<'_> {
     /// Elaborates an expression. `hint` is the dtype of the name it is bound to, which a `for … yield` rounds to.
@@ -39,6 +39,10 @@ impl Elab<'_> {
                 self.operator(*op, left, right, e.span)
             }
             ExprKind::As(base, name) => self.rename(base, name, e.span),
+            ExprKind::Part { base, axis, start, range, end } => {
+                self.part(base, axis, (start, *range, end.as_deref()), e.span)
+            }
+            ExprKind::Each { function, index, axis, term } => self.each(function, index, axis, term, e.span),
             ExprKind::Match { subject, arms } => self.match_expr(subject, arms, hint, e.span),
             ExprKind::For { vars, over, body } => self.for_yield(vars, over, body, hint, e.span),
         }
@@ -69,8 +73,7 @@ impl Elab<'_> {
             "none" => Ok(Val::None),
             "causal" => Ok(Val::Mask(Mask::Causal)),
             "all" => Ok(Val::Mask(Mask::All)),
-            "W" | "kv" | "options" => Ok(Val::Root(name.to_owned())),
-            "target" => refuse(unsupported("values of a target spec", span)),
+            "W" | "kv" | "options" | "target" => Ok(Val::Root(name.to_owned())),
             _ => {
                 let d =
                     Diagnostic::error("B0241", format!("the name `{name}` has no meaning here")).at(span, "unknown");
@@ -131,6 +134,7 @@ impl Elab<'_> {
         };
         match root {
             "W" => self.weight(field),
+            "target" | "target.W" | "target.dims" => self.target_field(root, field),
             "kv" => {
                 let known: Vec<String> = self.resolved.facts.kv.iter().map(|k| k.name.clone()).collect();
                 if known.contains(&field.text) {

@@ -3,7 +3,7 @@
 use super::value::{Origin, Tensor, Val};
 use super::{Elab, Frame, FrameKind, Instance, MAX_CALLS};
 use crate::Diagnostic;
-use crate::ast::{Function, Param, TypeAst};
+use crate::ast::{Function, FunctionKind, Param, TypeAst};
 use crate::diag::counted;
 use crate::stop::{Res, Stop, refuse};
 use ir::{Block, DType, Op, Span, TensorType, Type};
@@ -34,7 +34,9 @@ impl Elab<'_> {
     }
 
     fn entry_param(&self, param: &Param) -> Res<TensorType> {
-        let declared = param.ty.as_ref().and_then(|t| Some((t.dtype?, t.axes.as_ref()?)));
+        // Without a dtype a parameter has the block's, which a target may replace.
+        let dtype = |t: &TypeAst| t.dtype.unwrap_or(self.frames.last().map_or(self.resolved.facts.act, |f| f.dtype));
+        let declared = param.ty.as_ref().and_then(|t| Some((dtype(t), t.axes.as_ref()?)));
         let Some((dtype, axes)) = declared else {
             return refuse(
                 Diagnostic::error("B0221", format!("the entry's parameter `{}` has no full type", param.name.text))
@@ -54,6 +56,10 @@ impl Elab<'_> {
         }
         let returned = match self.frame().returned.take() {
             Some(values) => values,
+            // An entry may be there for what it stores.
+            None if function.kind == FunctionKind::Entry && function.results.is_none() && self.has_effect() => {
+                Vec::new()
+            }
             None => {
                 return refuse(
                     Diagnostic::error("B0222", format!("`{}` does not return", function.name.text))
@@ -87,6 +93,12 @@ impl Elab<'_> {
             out.push(t);
         }
         Ok(out)
+    }
+
+    /// Whether something in the entry stores, as far as its own graph says.
+    fn has_effect(&mut self) -> bool {
+        let graph = self.frame().builder.graph();
+        graph.ids().any(|v| matches!(graph.node(v).op, Op::Store { .. } | Op::Layers { .. }))
     }
 
     fn value_span(&mut self, value: &Val, fallback: Span) -> Span {

@@ -5,6 +5,7 @@
 //! Clause numbers R1 to R9 are those of `docs/language.md`.
 
 mod axes;
+mod blocks;
 mod builtin;
 mod consts;
 mod cores;
@@ -12,9 +13,11 @@ mod expr;
 mod function;
 mod index;
 mod loops;
+mod parts;
 mod recover;
 mod select;
 mod stmt;
+mod target;
 mod unread;
 mod value;
 
@@ -86,6 +89,7 @@ pub(crate) fn elaborate(resolved: Resolved, program: &Program, out: &mut Vec<Dia
                 .into(),
         );
     }
+    elab.missing_values();
     let failed = elab.found.stops > 0;
     if !failed && !has_errors(out) {
         elab.unused_weights();

@@ -24,17 +24,13 @@ impl<'a> Reader<'a> {
                             .help("write a whole number in this range"),
                     );
                 }
-                Kind::Text(ref text) => {
-                    self.told.insert(key.clone());
-                    self.error(
-                        Diagnostic::error(
-                            "B0090",
-                            format!("the dimension `{key}` is taken from `{text}`, which is not supported yet"),
-                        )
-                        .at(node.span, "not a number")
-                        .help("write the number"),
-                    );
-                }
+                Kind::Text(ref text) => match self.taken(text, node) {
+                    Some(n) => {
+                        dims.insert(key.clone(), n);
+                        self.numbers.insert(key.clone(), n as f64);
+                    }
+                    None => drop(self.told.insert(key.clone())),
+                },
                 _ => {
                     self.told.insert(key.clone());
                     self.wrong(node, "a whole number");
@@ -76,6 +72,9 @@ impl<'a> Reader<'a> {
                 self.wrong(node, "a text such as \"groups.member\"");
                 continue;
             };
+            if text.contains('+') {
+                continue;
+            }
             let factors: Vec<String> = text.split('.').map(|f| f.trim().to_owned()).collect();
             if self.told.contains(key) || factors.iter().any(|f| self.told.contains(f)) {
                 self.told.extend(factors);

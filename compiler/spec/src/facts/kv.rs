@@ -21,13 +21,21 @@ impl<'a> Reader<'a> {
                 continue;
             };
             let before = self.out.len();
-            let mut kind =
-                KvKind { name: name.clone(), layers: Vec::new(), k: Vec::new(), v: Vec::new(), window: None };
+            let mut kind = KvKind {
+                name: name.clone(),
+                layers: Vec::new(),
+                k: Vec::new(),
+                v: Vec::new(),
+                window: None,
+                lives_in: None,
+                shared_slots: 0,
+            };
             for (key, (key_span, item)) in table {
                 match key.as_str() {
                     "layers" if item.text() == Some("all") => kind.layers = (0..schedule.len()).collect(),
                     "layers" => {
                         if let Some(when) = self.when(item, schedule) {
+                            self.named_elsewhere.push(("schedule", when.column.clone()));
                             let has = |l: &usize| schedule[*l].get(&when.column) == Some(&when.kind);
                             kind.layers = (0..schedule.len()).filter(has).collect();
                         }
@@ -37,12 +45,8 @@ impl<'a> Reader<'a> {
                         *(if key == "k" { &mut kind.k } else { &mut kind.v }) = axes.concat();
                     }
                     "window" => kind.window = self.window(item, values),
-                    "lives_in" => self.error(
-                        Diagnostic::error("B0090", "a cache kind inside another one's pages is not supported yet")
-                            .at(*key_span, "not supported")
-                            .help("leave `lives_in` away: the kind gets pages of its own"),
-                    ),
-                    _ => self.unknown_key("kv", key, *key_span, &["layers", "k", "v", "window"]),
+                    "lives_in" => kind.lives_in = self.home(item),
+                    _ => self.unknown_key("kv", key, *key_span, &["layers", "k", "v", "window", "lives_in"]),
                 }
             }
             // What is wrong with a part was told; the whole is asked for only if its parts are right.

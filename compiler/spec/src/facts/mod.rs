@@ -5,6 +5,7 @@ mod kv;
 mod require;
 mod schedule;
 mod stored;
+mod target;
 mod values;
 mod weights;
 
@@ -12,7 +13,7 @@ use crate::document::{Kind, Node, Table};
 use crate::merge::Merged;
 use crate::{Choices, Diagnostic, Library, Sources};
 use indexmap::IndexMap;
-use ir::{Facts, Span};
+use ir::{Facts, Model, Span};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Longest axis and largest weight a spec may have; far above any model, far below an overflow.
@@ -57,6 +58,12 @@ pub(crate) struct Resolved {
     pub named_elsewhere: Vec<(&'static str, String)>,
     /// Whether the lint about narrowing names is on.
     pub lint_narrowing: bool,
+    /// Axes that are the sum of two parts.
+    pub sums: target::Sums,
+    /// The target that the spec drafts for.
+    pub target: Option<Facts>,
+    /// Values that nothing gives yet, with their places.
+    pub missing: Vec<(String, Span)>,
     /// End of the user's file list, for "entry is missing".
     pub whole: Span,
 }
@@ -68,7 +75,7 @@ pub(crate) fn resolve(
     merged: &Merged,
     text_arms: HashMap<String, BTreeSet<String>>,
     choices: &Choices,
-    library: &Library,
+    (library, target): (&Library, Option<&Model>),
     sources: &Sources,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Resolved> {
@@ -85,9 +92,13 @@ pub(crate) fn resolve(
         prefix_span: None,
         refused_columns: Vec::new(),
         named_elsewhere: Vec::new(),
+        target,
+        draft_tokens: choices.draft_tokens,
+        missing: Vec::new(),
     };
     let (name, act) = reader.model(choices);
     let (mut dims, products) = reader.dims(choices);
+    let sums = reader.sums(&mut dims);
     let values = reader.values();
     reader.arms = values.iter().map(|(name, (_, value))| (name.clone(), value.arm())).collect();
     let (options, option_spans) = reader.options(choices);
@@ -98,11 +109,13 @@ pub(crate) fn resolve(
     let weights = reader.weights(&dims, act, &schedule);
     let stored = reader.stored(&whole, choices, library);
     let shard = reader.shard(&dims);
+    let captures = reader.captures();
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
     reader.require(&dims, &values);
     reader.imported();
     let named_elsewhere = std::mem::take(&mut reader.named_elsewhere);
+    let missing = std::mem::take(&mut reader.missing);
     let spans = |table: &str| -> HashMap<String, Span> {
         merged.table(table).into_iter().flatten().map(|(key, (span, _))| (key.clone(), *span)).collect()
     };
@@ -112,7 +125,22 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts = Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, runtime, files };
+    let facts = Facts {
+        name,
+        act,
+        dims,
+        products,
+        shard,
+        options,
+        schedule,
+        weights,
+        kv,
+        stored,
+        captures,
+        exports: Vec::new(),
+        runtime,
+        files,
+    };
     Some(Resolved {
         facts,
         values,
@@ -122,6 +150,9 @@ pub(crate) fn resolve(
         kv_spans,
         named_elsewhere,
         lint_narrowing,
+        sums,
+        target: target.map(|t| t.facts.clone()),
+        missing,
         whole: merged.whole,
     })
 }
@@ -143,6 +174,11 @@ struct Reader<'a> {
     /// Columns whose rule or list was refused: conditions on them say nothing new.
     refused_columns: Vec<String>,
     named_elsewhere: Vec<(&'static str, String)>,
+    /// The target that the spec drafts for.
+    target: Option<&'a Model>,
+    /// Rows of a block, if somebody chose.
+    draft_tokens: Option<u64>,
+    missing: Vec<(String, Span)>,
 }
 
 impl<'a> Reader<'a> {

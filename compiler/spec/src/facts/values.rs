@@ -27,12 +27,9 @@ impl<'a> Reader<'a> {
                 },
                 ("name" | "act", None) => self.wrong(node, "a text"),
                 ("hf", _) if node.table().is_some() => {}
-                ("target", _) => self.error(
-                    Diagnostic::error("B0090", "a spec that is compiled with a target spec is not supported yet")
-                        .at(*span, "names the target")
-                        .help("compile the target spec alone"),
-                ),
-                _ => self.unknown_key("model", key, *span, &["name", "act", "hf"]),
+                // Read before everything else.
+                ("target", _) => {}
+                _ => self.unknown_key("model", key, *span, &["name", "act", "hf", "target"]),
             }
         }
         if act.is_none() && !self.table("model").is_some_and(|t| t.contains_key("act")) {
@@ -61,6 +58,7 @@ impl<'a> Reader<'a> {
             }
             let value = match (&node.kind, node.number()) {
                 (_, Some(x)) => Value::Number(x),
+                (Kind::Text(t), _) if t == "required" => self.required(key, *span),
                 (Kind::Text(t), _) if t == "none" => Value::None,
                 (Kind::Bool(b), _) => Value::Truth(*b),
                 (Kind::Table(t), _) if t.values().all(|(_, n)| n.number().is_some()) => {
@@ -68,7 +66,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => {
                     self.told.insert(key.clone());
-                    self.wrong(node, "a number, a truth value, \"none\", or a table of numbers");
+                    self.wrong(node, "a number, a truth value, \"none\", \"required\", or a table of numbers");
                     continue;
                 }
             };

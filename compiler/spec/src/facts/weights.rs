@@ -130,6 +130,7 @@ impl<'a> Reader<'a> {
             when: None,
             only: None,
             absent: None,
+            borrowed: false,
             disk: Vec::new(),
             quant: true,
             span: Some(span),

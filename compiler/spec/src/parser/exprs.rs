@@ -119,7 +119,9 @@ impl Parser {
         let start = self.span();
         let mut expr = self.primary()?;
         loop {
-            let kind = if self.eat("[") {
+            let kind = if self.is("[") && self.names_an_axis() {
+                self.part(expr)?
+            } else if self.eat("[") {
                 let items = self.items_until("]")?;
                 ExprKind::Index(Box::new(expr), items)
             } else if self.eat(".") {
@@ -131,6 +133,29 @@ impl Parser {
             };
             expr = self.node(kind, start)?;
         }
+    }
+
+    /// Whether what stands in the bracket begins with the name of an axis and an index along it.
+    fn names_an_axis(&self) -> bool {
+        let at = |k: usize| self.tokens.get(self.at + k).map(|(token, _)| token);
+        match (at(1), at(2)) {
+            (Some(Token::Name(_)), Some(Token::Number(_))) => true,
+            (Some(Token::Name(_)), Some(Token::Name(word))) => word != "as",
+            _ => false,
+        }
+    }
+
+    /// `[axis i]`, `[axis a..b]`, `[axis a..]`, behind a value.
+    fn part(&mut self, base: Expr) -> Res<ExprKind> {
+        self.next();
+        let axis = self.ident("an axis name")?;
+        let start = Box::new(self.sum()?);
+        let range = self.eat("..");
+        let end = if range && !self.is("]") { Some(Box::new(self.sum()?)) } else { None };
+        if !self.eat("]") {
+            return self.unclosed("`]`", axis.span);
+        }
+        Ok(ExprKind::Part { base: Box::new(base), axis, start, range, end })
     }
 
     fn items_until(&mut self, close: &str) -> Res<Vec<Expr>> {
@@ -179,6 +204,10 @@ impl Parser {
     fn call(&mut self, function: Ident) -> Res<ExprKind> {
         let (mut args, mut named) = (Vec::new(), Vec::new());
         self.breaks();
+        let second = self.tokens.get(self.at + 1).map(|(token, _)| token);
+        if matches!(self.peek(), Token::Name(_)) && matches!(second, Some(Token::Name(word)) if word == "in") {
+            return self.each(function);
+        }
         while !self.eat(")") {
             let keyword = matches!(self.peek(), Token::Name(_))
                 && matches!(self.tokens.get(self.at + 1), Some((Token::Sign("="), _)));
@@ -198,6 +227,21 @@ impl Parser {
             }
         }
         Ok(ExprKind::Call { function, args, named })
+    }
+
+    /// `t in axis: term)`, behind `f(`.
+    fn each(&mut self, function: Ident) -> Res<ExprKind> {
+        let index = self.ident("a name")?;
+        self.next();
+        let axis = self.ident("an axis name")?;
+        self.expect(":")?;
+        self.breaks();
+        let term = Box::new(self.expr()?);
+        self.breaks();
+        if !self.eat(")") {
+            return self.unclosed("`)`", function.span);
+        }
+        Ok(ExprKind::Each { function, index, axis, term })
     }
 
     fn match_expr(&mut self) -> Res<ExprKind> {

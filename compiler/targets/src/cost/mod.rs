@@ -23,7 +23,7 @@ mod step;
 mod tests;
 
 use crate::Hardware;
-use ir::{Bucket, Mesh, RowsPerSequence, Sharding, TOKEN_ROWS, WANTED_ROWS};
+use ir::{Bucket, Mesh, RowsPerSequence, SEQUENCE_ROWS, Sharding, TOKEN_ROWS, WANTED_ROWS};
 use std::ops::AddAssign;
 
 pub use step::{GraphCost, KernelCost, StepCost, step};
@@ -76,6 +76,7 @@ impl Load {
         match axis {
             TOKEN_ROWS => Some(self.tokens),
             WANTED_ROWS => Some(self.wanted),
+            SEQUENCE_ROWS => Some(self.sequences),
             _ => None,
         }
     }

@@ -18,6 +18,7 @@ fn facts() -> Facts {
         k: rows.clone(),
         v: rows.clone(),
         window,
+        lives_in: None,
     };
     Facts {
         name: "shapes".to_owned(),
@@ -30,6 +31,7 @@ fn facts() -> Facts {
         weights: Vec::new(),
         kv: vec![kv("all", None), kv("near", Some(512))],
         stored: None,
+        captures: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

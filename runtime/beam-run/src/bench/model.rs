@@ -1,15 +1,18 @@
 //! `beam-run bench model`: tokens per second of one sequence, as a client of the engine sees them.
 //!
 //! Times are wall times around the engine's steps: scheduling, the device and greedy sampling, no text and no HTTP. Every run has other
-//! tokens, drawn by a counter, so nothing can be reused from the run before.
+//! tokens, drawn by a counter, so nothing can be reused from the run before; or the prompts of a file are continued.
+//! With a drafter, the same is decoded without drafts and with them, one after the other in every run.
 
 use crate::args::ModelArgs;
+use crate::drafts::{self, DraftArgs};
 use crate::failure::Failure;
-use crate::model;
+use crate::{flags, generate, model};
 use clap::Args;
-use engine::{Engine, Event, Executor, FinishReason, Progress, Request};
+use engine::{DraftLimits, Engine, Event, Executor, FinishReason, Progress, Request};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Arguments of `bench model`.
@@ -27,6 +30,12 @@ pub struct BenchModelArgs {
     /// Tokens decoded one after the other.
     #[arg(long, value_name = "TOKENS", default_value = "64", value_parser = clap::value_parser!(u32).range(1..))]
     pub decode: u32,
+    /// File of token ids to continue instead, at most `--decode` tokens each and no further than a token that ends an answer.
+    #[arg(long, value_name = "FILE", value_parser = flags::path)]
+    pub tokens: Option<PathBuf>,
+    /// What is drafted.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     /// Runs of each kind that count, after one that does not.
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
@@ -44,74 +53,122 @@ pub fn bench(args: &BenchModelArgs) -> Result<(), Failure> {
         device::use_threads(threads as usize).map_err(Failure::usage)?;
     }
     let artifact = model::artifact(&args.model.artifact)?;
+    let prompts = args.tokens.as_deref().map(generate::prompts).transpose()?;
+    let longest = prompts.iter().flatten().map(Vec::len).max().unwrap_or(args.context as usize);
     // A prompt that is only read still needs one token of answer.
-    let needed = (args.prefill as usize + 1).max(args.context as usize + args.decode as usize + 1);
+    let needed = (args.prefill as usize + 1).max(longest + args.decode as usize + 1);
     if let Some(own) = model::own_context_tokens(&artifact).filter(|own| *own < needed) {
         return Err(Failure::usage(format!(
             "R0501: the runs need {needed} tokens of context, the model is made for {own}; lower `--prefill`, `--context` or `--decode`"
         )));
     }
-    let mut bench = Bench {
-        engine: model::engine(&artifact, &args.model, needed, 1, "lower `--prefill`, `--context` or `--decode`")?,
-        drawn: 0,
-    };
-    let mut prefill = Vec::new();
-    let mut decode = Vec::new();
-    for run in 0..=args.runs {
-        let read = bench.run(args.prefill, 1)?.first;
-        // The first decoded token ends the reading of the context; what follows is timed.
-        let written = bench.run(args.context, args.decode + 1)?;
-        if run > 0 {
-            prefill.push(read);
-            decode.push(written.rest);
-        }
-    }
-    let report = json!({
+    let next = "lower `--prefill`, `--context` or `--decode`";
+    let engine = model::engine(&artifact, &args.model, needed, 1, args.drafts.limits(), next)?;
+    let stop = if prompts.is_some() { generate::stop_tokens(&artifact, &args.model)? } else { Vec::new() };
+    let mut bench = Bench { engine, drawn: 0, prompts: prompts.unwrap_or_default(), stop };
+    let mut report = json!({
         "ok": true,
         "artifact": artifact.manifest.target.name,
         "model": artifact.kernels.facts.name,
         "executor": args.model.executor()?.to_string(),
         "threads": device::threads(),
-        "prefill": timed(args.prefill, &prefill),
-        "decode": timed(args.decode, &decode),
-        "context": args.context,
+        "context": longest,
     });
+    bench.measure(args, &mut report)?;
     let text = if args.json { format!("{report:#}\n") } else { table(args, &report) };
     // A closed pipe is the reader's decision, not a fault.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// Times of one request.
+/// One request, or several one after the other.
+#[derive(Default)]
 struct Times {
-    /// Until its first token.
+    /// Until the first token.
     first: Duration,
-    /// From its first token to its last.
+    /// From the first token to the last.
     rest: Duration,
+    /// What was said, from the second token on.
+    said: Vec<u32>,
 }
 
 struct Bench {
     engine: Engine<Box<dyn Executor>>,
     drawn: u64,
+    /// What is continued; drawn tokens if there is none.
+    prompts: Vec<Vec<u32>>,
+    stop: Vec<u32>,
 }
 
 impl Bench {
+    /// All runs, into the report.
+    fn measure(&mut self, args: &BenchModelArgs, report: &mut Value) -> Result<(), Failure> {
+        let wished = self.engine.drafts().clone();
+        let has_drafter = self.engine.scheduler().facts().draft.is_some();
+        let is_drafting = has_drafter && wished.rows.is_none_or(|rows| rows > 1);
+        let plain = DraftLimits { rows: Some(0), ..DraftLimits::default() };
+        let (mut prefill, mut decode, mut drafted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tokens, mut same) = (0, true);
+        let before = self.engine.scheduler().counts();
+        for run in 0..=args.runs {
+            self.engine.set_drafts(plain.clone());
+            let prompt = self.drawn(args.prefill as usize);
+            let read = self.run(prompt, 1)?.first;
+            // The first decoded token ends the reading of the context; what follows is timed.
+            let drawn = [self.drawn(args.context as usize)];
+            let alone = self.decode(args.decode, &drawn)?;
+            if is_drafting {
+                self.engine.set_drafts(wished.clone());
+                let with = self.decode(args.decode, &drawn)?;
+                same &= with.said == alone.said;
+                drafted.extend((run > 0).then_some(with.rest));
+            }
+            if run > 0 {
+                tokens = alone.said.len();
+                prefill.push(read);
+                decode.push(alone.rest);
+            }
+        }
+        report["prefill"] = timed(args.prefill as usize, &prefill);
+        report["decode"] = timed(tokens, &decode);
+        if is_drafting {
+            let mut with = timed(tokens, &drafted);
+            let rate = |timed: &Value| timed["tokens_per_s"].as_f64().unwrap_or(f64::NAN);
+            with["times_as_fast"] = json!(rate(&with) / rate(&report["decode"]));
+            with["same_tokens"] = json!(same);
+            with["forced_acceptance"] = args.drafts.forced();
+            with["drafts"] = drafts::report(&before, &self.engine.scheduler().counts());
+            report["decode_with_drafts"] = with;
+        }
+        Ok(())
+    }
+
+    /// Continues every prompt, or the drawn one.
+    fn decode(&mut self, most: u32, drawn: &[Vec<u32>]) -> Result<Times, Failure> {
+        let prompts = if self.prompts.is_empty() { drawn.to_vec() } else { self.prompts.clone() };
+        let mut all = Times::default();
+        for prompt in prompts {
+            let one = self.run(prompt, most as usize + 1)?;
+            all.rest += one.rest;
+            all.said.extend(one.said);
+        }
+        Ok(all)
+    }
+
     /// One request, alone.
-    fn run(&mut self, prompt: u32, answer: u32) -> Result<Times, Failure> {
-        let vocab = self.engine.vocab() as u64;
-        let prompt: Vec<u32> = (0..u64::from(prompt)).map(|i| self.draw(i, vocab)).collect();
-        self.drawn += prompt.len() as u64;
-        let request = Request { prompt, max_tokens: Some(answer as usize), ..Request::default() };
+    fn run(&mut self, prompt: Vec<u32>, answer: usize) -> Result<Times, Failure> {
+        let stop = self.stop.clone();
+        let request = Request { prompt, max_tokens: Some(answer), stop, ..Request::default() };
         let start = Instant::now();
+        let mut times = Times::default();
         let mut first = None;
         self.engine.submit(request).map_err(Failure::input)?;
         loop {
             let progress = self.engine.step();
             for event in self.engine.take_events() {
                 match event {
-                    Event::Token { .. } => {
-                        first.get_or_insert_with(|| start.elapsed());
-                    }
+                    Event::Token { token, .. } if first.is_some() => times.said.push(token.id),
+                    Event::Token { .. } => first = Some(start.elapsed()),
                     Event::Finished { reason: FinishReason::Error(text), .. } => return Err(Failure::device(text)),
                     _ => {}
                 }
@@ -122,8 +179,17 @@ impl Bench {
                 Progress::Waiting => std::thread::yield_now(),
             }
         }
-        let first = first.ok_or_else(|| Failure::device("R0303: an answer without a token; please report it"))?;
-        Ok(Times { first, rest: start.elapsed() - first })
+        times.first = first.ok_or_else(|| Failure::device("R0303: an answer without a token; please report it"))?;
+        times.rest = start.elapsed() - times.first;
+        Ok(times)
+    }
+
+    /// So many tokens that nobody has had before.
+    fn drawn(&mut self, n: usize) -> Vec<u32> {
+        let vocab = self.engine.vocab() as u64;
+        let tokens = (0..n as u64).map(|i| self.draw(i, vocab)).collect();
+        self.drawn += n as u64;
+        tokens
     }
 
     fn draw(&self, i: u64, vocab: u64) -> u32 {
@@ -134,12 +200,12 @@ impl Bench {
 }
 
 /// Runs of `tokens` tokens each.
-fn timed(tokens: u32, runs: &[Duration]) -> Value {
+fn timed(tokens: usize, runs: &[Duration]) -> Value {
     let mut sorted: Vec<f64> = runs.iter().map(Duration::as_secs_f64).collect();
     sorted.sort_by(f64::total_cmp);
     let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
     let median = (at((sorted.len().saturating_sub(1)) / 2) + at(sorted.len() / 2)) / 2.0;
-    let tokens_f = f64::from(tokens);
+    let tokens_f = tokens as f64;
     json!({
         "tokens": tokens,
         "runs_s": runs.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
@@ -162,13 +228,31 @@ fn table(args: &BenchModelArgs, report: &Value) -> String {
             number("best_s") * 1e3
         )
     };
-    format!(
+    let mut text = format!(
         "{} for {}, executor {}, {} threads\n{}{}",
         report["model"].as_str().unwrap_or_default(),
         report["artifact"].as_str().unwrap_or_default(),
         report["executor"].as_str().unwrap_or_default(),
         report["threads"],
         line("prefill", format!("prompt of {} tokens", args.prefill)),
-        line("decode", format!("{} tokens after {}", args.decode, args.context)),
-    )
+        line("decode", format!("{} tokens after {}", report["decode"]["tokens"], report["context"])),
+    );
+    let with = &report["decode_with_drafts"];
+    if with.is_null() {
+        return text;
+    }
+    let number = |path: &str| with.pointer(path).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    text += &line("decode_with_drafts", "the same with drafts".to_owned());
+    text += &format!(
+        "{:.2} times as fast, {:.2} tokens a block, {:.1} % of drafts stand; {}\n",
+        number("/times_as_fast"),
+        number("/drafts/tokens_per_block"),
+        number("/drafts/accept_rate") * 100.0,
+        match (args.drafts.simulate_acceptance, with["same_tokens"].as_bool()) {
+            (Some(tokens), _) => format!("FORCED to {tokens} tokens a block: the text is meaningless"),
+            (None, Some(true)) => "the same tokens".to_owned(),
+            (None, _) => "OTHER TOKENS than without drafts: please report it".to_owned(),
+        },
+    );
+    text
 }

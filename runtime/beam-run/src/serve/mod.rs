@@ -38,8 +38,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let running = args.max_running.map(|n| n as usize);
-    let limits =
+    let mut limits =
         args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
+    limits.draft = args.drafts.limits();
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
     // Where nobody gave a flag, the command line is not at fault.
     let no_memory = |text: String| match (args.max_running, args.context) {
@@ -65,6 +66,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let service = Service::logged(engine, args.endpoint.door(), log.clone())
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
+    if let Some(tokens) = args.drafts.simulate_acceptance {
+        eprintln!(
+            "warning: every block commits {tokens} tokens on average, whatever the model says (`--simulate-acceptance`): all answers are meaningless"
+        );
+    }
     if let Some(problem) = app.cannot_hold() {
         eprintln!("warning: {problem}");
     }
@@ -111,7 +117,9 @@ fn cannot_listen(address: &str, error: &std::io::Error) -> String {
 fn announce(args: &ServeArgs, name: &str, address: &str, context_tokens: usize, took: Duration) {
     let (url, seconds) = (format!("http://{address}"), took.as_secs_f64());
     let line = if args.json {
-        json!({"event": "ready", "url": url, "model": name, "context": context_tokens, "seconds": seconds}).to_string()
+        let forced = args.drafts.forced();
+        json!({"event": "ready", "url": url, "model": name, "context": context_tokens, "seconds": seconds, "forced_acceptance": forced})
+            .to_string()
     } else {
         format!("listening on {url} (model {name}, context {context_tokens} tokens, ready after {seconds:.2} s)")
     };

@@ -33,6 +33,8 @@ pub(crate) struct Attend {
     heads: usize,
     kv_heads: usize,
     width: usize,
+    /// Positions that one row of the queries brings: those of a block.
+    each: usize,
     /// Whether a query also sees rows of its sequence behind its own position.
     all: bool,
 }
@@ -43,19 +45,19 @@ impl Attend {
         kind: usize,
         layout: &KvLayout,
         mask: Mask,
-        q: &Shape,
-        out: &Shape,
+        [q, at, out]: [&Shape; 3],
         sink: Option<&Shape>,
     ) -> Result<Attend, String> {
-        let (kv_heads, width) = (layout.heads as usize, layout.head_elements as usize);
-        let heads = q.row.checked_div(width).unwrap_or(0);
-        if q.rows.is_none() || q.row != out.row || kv_heads == 0 || heads * width != q.row || heads % kv_heads != 0 {
+        let (kv_heads, width, each) = (layout.heads as usize, layout.head_elements as usize, at.row);
+        let heads = q.row.checked_div(width * each).unwrap_or(0);
+        let whole = heads * width * each == q.row && q.row == out.row;
+        if q.rows.is_none() || kv_heads == 0 || !whole || !heads.is_multiple_of(kv_heads) {
             return Err(format!("attention of {} query elements over {kv_heads} heads of {width}", q.row));
         }
         if sink.is_some_and(|s| s.rows.is_some() || s.row != heads) {
             return Err(format!("attention of {heads} query heads with another number of sink scores"));
         }
-        Ok(Attend { kind, heads, kv_heads, width, all: mask == Mask::All })
+        Ok(Attend { kind, heads, kv_heads, width, each, all: mask == Mask::All })
     }
 
     pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
@@ -66,7 +68,7 @@ impl Attend {
         let job = Job {
             kernel: self,
             rows,
-            first: launch.first,
+            first: launch.first * self.each,
             pool,
             slot,
             scale: launch.number,

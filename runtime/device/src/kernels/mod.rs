@@ -21,6 +21,7 @@ pub(crate) mod spread;
 pub(crate) mod store;
 pub(crate) mod tiles;
 pub(crate) mod top;
+pub(crate) mod walk;
 
 use crate::cache::Cache;
 use crate::contract::Rows;
@@ -41,6 +42,7 @@ pub(crate) enum Kernel {
     Linear(linear::Linear),
     Attend(attend::Attend),
     Store(store::Store),
+    Walk(walk::Walk),
 }
 
 /// What a kernel knows besides its operands.
@@ -73,6 +75,7 @@ impl Kernel {
             Kernel::Dot(k) => k.run(operands, out),
             Kernel::Top(k) => k.run(operands, out),
             Kernel::Moves(k) => k.run(operands, out),
+            Kernel::Walk(k) => k.run(operands, out),
             Kernel::Gather(k) => return k.run(operands, out),
             Kernel::BlockRound(k) => return k.run(operands, out),
             Kernel::Linear(k) => return k.run(launch, operands, out),
@@ -91,6 +94,7 @@ impl Kernel {
             Kernel::Top(k) => row.max(k.terms()) * 8,
             Kernel::Moves(_) | Kernel::Gather(_) | Kernel::Store(_) => row,
             Kernel::BlockRound(_) => row * 8,
+            Kernel::Walk(k) => k.terms() * 16,
             Kernel::Linear(k) => row.saturating_mul(k.length()) / 8,
             // Its keys are not known before a step; a few dozen are typical of what is small.
             Kernel::Attend(_) => row * 32,

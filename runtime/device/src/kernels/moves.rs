@@ -1,4 +1,4 @@
-//! Cuts and joins: elements copied, none computed.
+//! Cuts, joins and shifts: elements copied, none computed.
 
 use super::nest::{Along, Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
@@ -7,7 +7,8 @@ use pulp::{Simd, WithSimd};
 /// A part of the result that is copied from one operand.
 #[derive(Debug)]
 struct Part {
-    operand: usize,
+    /// `None` for zeros.
+    operand: Option<usize>,
     /// First element of the part in a row of the operand, and in a row of the result.
     from: usize,
     to: usize,
@@ -44,7 +45,7 @@ impl Moves {
         let strides = out.axes.iter().map(|(name, _)| x.stride(if Some(name.as_str()) == into { axis } else { name }));
         let nest = Nest::new(&lengths(&out.axes), [strides.collect(), strides_along(&out.axes, out)]);
         let from = start as usize * x.stride(axis);
-        let part = Part { operand: 0, from, to: 0, row_stride: x.row_stride(out.rows.as_deref()), nest };
+        let part = Part { operand: Some(0), from, to: 0, row_stride: x.row_stride(out.rows.as_deref()), nest };
         Ok(Moves { row: out.row, parts: vec![part] })
     }
 
@@ -53,18 +54,51 @@ impl Moves {
         let mut parts = Vec::new();
         let mut to = 0;
         for (operand, x) in operands.iter().enumerate() {
-            let Some((joined, len)) = x.axes.last() else { return Err("a join of a single number".to_owned()) };
+            // A single number of each row is joined as a list of one.
+            let single = (String::new(), 1);
+            let (joined, len) = x.axes.last().unwrap_or(&single);
             let axes: Vec<(String, usize)> =
                 out.axes.iter().map(|(name, n)| (name.clone(), if name == into { *len } else { *n })).collect();
             let from = axes.iter().map(|(name, _)| x.stride(if name == into { joined } else { name })).collect();
             let nest = Nest::new(&lengths(&axes), [from, strides_along(&out.axes, out)]);
-            parts.push(Part { operand, from: 0, to, row_stride: x.row_stride(out.rows.as_deref()), nest });
+            parts.push(Part {
+                operand: Some(operand),
+                from: 0,
+                to,
+                row_stride: x.row_stride(out.rows.as_deref()),
+                nest,
+            });
             to += len;
         }
         if out.axes.last().is_none_or(|(name, n)| name != into || *n != to) {
             return Err(format!("a join of {to} elements into `{into}`, whose length is {:?}", out.length(into)));
         }
         Ok(Moves { row: out.row, parts })
+    }
+
+    /// Elements moved `by` places along an axis; the first places take what fills, or 0.
+    pub fn shift(axis: &str, by: u64, operands: &[Shape], out: &Shape) -> Result<Moves, String> {
+        let x = operands.first().ok_or("a shift of nothing")?;
+        let whole = x.length(axis).filter(|n| by < *n as u64 && by > 0);
+        let whole = whole.ok_or_else(|| format!("a shift by {by} along `{axis}`, no such axis of its operand"))?;
+        if x.axes != out.axes || operands.get(1).is_some_and(|fill| fill.length(axis).is_some()) {
+            return Err(format!("a shift of axes {:?} to {:?}, or filled along `{axis}`", x.axes, out.axes));
+        }
+        let by = by as usize;
+        let nothing = Shape { rows: None, axes: Vec::new(), row: 1 };
+        let part = |operand: Option<usize>, len: usize, to: usize| {
+            let from = operand.and_then(|i| operands.get(i)).unwrap_or(&nothing);
+            let lengths: Vec<usize> = out.axes.iter().map(|(name, n)| if name == axis { len } else { *n }).collect();
+            Part {
+                operand,
+                from: 0,
+                to: to * out.stride(axis),
+                row_stride: from.row_stride(out.rows.as_deref()),
+                nest: Nest::new(&lengths, [strides_along(&out.axes, from), strides_along(&out.axes, out)]),
+            }
+        };
+        let fill = operands.get(1).map(|_| 1);
+        Ok(Moves { row: out.row, parts: vec![part(fill, by, 0), part(Some(0), whole - by, by)] })
     }
 
     /// Whether only whole, aligned groups of `len` elements are copied.
@@ -96,7 +130,7 @@ impl WithSimd for Copies<'_> {
         let Copies { kernel, operands, mut out } = self;
         for r in 0..out.len().checked_div(kernel.row).unwrap_or(0) {
             for part in &kernel.parts {
-                let view = operands[part.operand];
+                let view = part.operand.map_or(View::F32(&[0.0]), |i| operands[i]);
                 let [mut from, mut to] = [part.from + r * part.row_stride, part.to + r * kernel.row];
                 match part.nest.loops.as_slice() {
                     [] => part.run(view, from, &mut out, to),

@@ -2,17 +2,18 @@
 
 use super::graph::Prepared;
 use super::segment::{Segment, Spill, join};
-use super::{POSITIONS, RESULT, TOKENS, WANTED, mismatch};
+use super::{RESULT, TOKENS, WANTED, mismatch};
 use crate::arena::Slot;
 use crate::error::PrepareError;
 use indexmap::IndexMap;
-use ir::{BucketPlan, Buffer, DType, KernelEntry, Op, Place, Plan, TOKEN_ROWS, ValueId, WANTED_ROWS};
+use ir::{BucketPlan, Buffer, DType, KernelEntry, Op, Place, Plan, SEQUENCE_ROWS, TOKEN_ROWS, ValueId, WANTED_ROWS};
 
 /// Lengths of the row axes, in a step or at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowCounts {
     pub tokens: usize,
     pub wanted: usize,
+    pub sequences: usize,
 }
 
 /// What a value has a row for.
@@ -22,16 +23,18 @@ pub(crate) enum RowsOf {
     Nothing,
     Tokens,
     Wanted,
+    Sequences,
 }
 
 impl RowsOf {
-    /// What a value of a graph has a row for. A step brings token rows and wanted rows and nothing else.
+    /// What a value of a graph has a row for. A step brings token rows, wanted rows and sequences and nothing else.
     pub fn value(graph: &str, kernels: &ir::Graph, id: ValueId) -> Result<RowsOf, PrepareError> {
         let mut rows = RowsOf::Nothing;
         for axis in kernels.tensor(id).into_iter().flat_map(|ty| ty.row_axes()) {
             rows = match axis {
                 TOKEN_ROWS => RowsOf::Tokens,
                 WANTED_ROWS => RowsOf::Wanted,
+                SEQUENCE_ROWS => RowsOf::Sequences,
                 other => {
                     let value = kernels.node(id).name.clone().unwrap_or_else(|| id.to_string());
                     return Err(PrepareError::RowAxis { graph: graph.to_owned(), value, axis: other.to_owned() });
@@ -49,6 +52,7 @@ impl RowCounts {
             RowsOf::Nothing => 1,
             RowsOf::Tokens => self.tokens,
             RowsOf::Wanted => self.wanted,
+            RowsOf::Sequences => self.sequences,
         }
     }
 }
@@ -110,7 +114,11 @@ impl Bucket {
         plan: &Plan,
         vocab: usize,
     ) -> Result<Bucket, PrepareError> {
-        let most = RowCounts { tokens: number(planned.bucket.tokens)?, wanted: number(planned.bucket.wanted)? };
+        let most = RowCounts {
+            tokens: number(planned.bucket.tokens)?,
+            wanted: number(planned.bucket.wanted)?,
+            sequences: number(planned.bucket.sequences)?,
+        };
         if planned.programs.len() != graphs.len() {
             return Err(mismatch(
                 format!("has {} programs in bucket {}", planned.programs.len(), planned.bucket),
@@ -131,15 +139,28 @@ impl Bucket {
         let programs = programs.collect::<Result<Vec<_>, _>>()?;
         for (name, buffer) in &planned.shared {
             let value = match name.as_str() {
-                TOKENS | POSITIONS => Some((DType::I32, 1, RowsOf::Tokens)),
+                TOKENS => Some((DType::I32, 1, RowsOf::Tokens)),
                 WANTED => Some((DType::I32, 1, RowsOf::Wanted)),
                 RESULT => Some((DType::F32, vocab, RowsOf::Wanted)),
-                _ => None,
+                _ => given(name, graphs),
             };
             check.buffer(name, buffer, value)?;
         }
         Ok(Bucket { shape: planned.bucket.clone(), shared: planned.shared.clone(), programs, arena_bytes })
     }
+}
+
+/// What an entry takes or leaves under a name: format, elements of a row, rows.
+fn given(name: &str, graphs: &[Prepared]) -> Option<(DType, usize, RowsOf)> {
+    let input = graphs.first().and_then(|g| g.graph.inputs.iter().find(|id| g.graph.input_name(**id) == Some(name)));
+    let input = input.and_then(|id| Some((graphs.first()?, *id)));
+    let output = || {
+        let last = graphs.last()?;
+        Some((last, last.graph.outputs.iter().find(|(n, _)| n == name)?.1))
+    };
+    let (graph, id) = input.or_else(output)?;
+    let value = graph.value(id);
+    Some((value.dtype, value.shape.as_ref()?.row, value.rows))
 }
 
 /// Refuses values whose bytes nothing could address, wherever the plan keeps them: sizes are plain products from here on.

@@ -4,7 +4,7 @@ use super::{RowsOf, root};
 use crate::error::PrepareError;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::nest::Shape;
-use crate::kernels::{Kernel, attend, block_round, gather, linear, moves, reduce, store, top};
+use crate::kernels::{Kernel, attend, block_round, gather, linear, moves, reduce, store, top, walk};
 use ir::{DType, Graph, KernelGraph, KvRef, Op, Plan, ValueId};
 
 /// What is known of a value.
@@ -121,11 +121,12 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
     let node = graph.node(id);
     let ids = graph.operands(id);
     let shapes: Vec<Shape> = ids.iter().filter_map(|o| before[o.0 as usize].shape.clone()).collect();
-    if let Op::Store { kv } = &node.op {
+    // Rows of a step alone go where the next rows go: whoever plans steps keeps these places free.
+    if let Op::Store { kv, .. } = &node.op {
         let (kind, layout) = kv_kind(kv, plan)?;
         at_positions(graph, ids.get(2))?;
-        let [k, v] = two(&shapes)?;
-        return Ok(Kernel::Store(store::Store::new(kind, (layout.heads * layout.head_elements) as usize, k, v)?));
+        let width = (layout.heads * layout.head_elements) as usize;
+        return Ok(Kernel::Store(store::Store::new(kind, width, three(&shapes)?, shapes.get(3))?));
     }
     let out = out.ok_or("an operation that leaves a cache")?;
     same_rows(&node.op, &shapes, out)?;
@@ -163,12 +164,18 @@ fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan:
             at_positions(graph, ids.get(2))?;
             let (kind, layout) = kv_kind(kv, plan)?;
             // Query and positions are read, perhaps sink scores.
-            Kernel::Attend(attend::Attend::new(kind, layout, *mask, x, out, shapes.get(2))?)
+            let [q, at] = two(&shapes)?;
+            Kernel::Attend(attend::Attend::new(kind, layout, *mask, [q, at, out], shapes.get(2))?)
         }
         Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
         Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
         Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::Own { .. } => {
             return Err("an operation of a mesh of several ranks".to_owned());
+        }
+        Op::Shift { axis, by } => Kernel::Moves(moves::Moves::shift(axis, *by, &shapes, out)?),
+        Op::Walk { what } => Kernel::Walk(walk::Walk::new(*what, &shapes, out)?),
+        Op::Probs | Op::Accept { .. } => {
+            return Err("a choice of tokens inside the model, which steps do outside of it".to_owned());
         }
         Op::Store { .. } | Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_) => {
             return Err("an operation of another level".to_owned());
@@ -220,6 +227,13 @@ fn two(shapes: &[Shape]) -> Result<[&Shape; 2], String> {
     match shapes {
         [a, b, ..] => Ok([a, b]),
         _ => Err(format!("an operation of two operands with {}", shapes.len())),
+    }
+}
+
+fn three(shapes: &[Shape]) -> Result<[&Shape; 3], String> {
+    match shapes {
+        [a, b, c, ..] => Ok([a, b, c]),
+        _ => Err(format!("an operation of three operands with {}", shapes.len())),
     }
 }
 

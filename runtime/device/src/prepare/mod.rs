@@ -16,8 +16,8 @@ pub(crate) use segment::{Operation, Segment, Sink, Source};
 use crate::error::PrepareError;
 use crate::kernels::nest::Shape;
 use crate::store::WeightStore;
-use ir::{Instance, KernelEntry, KernelModule, Plan, PlanEntry, Scope, ValueId};
-use params::Loader;
+use ir::{Captured, Instance, KernelEntry, KernelModule, Plan, PlanEntry, Scope, ValueId};
+pub(crate) use params::Loader;
 
 /// Names of an entry's inputs that a step brings.
 pub(crate) const TOKENS: &str = "tokens";
@@ -27,6 +27,13 @@ pub(crate) const POSITIONS: &str = "pos";
 pub(crate) const WANTED: &str = "rows";
 /// Name of the result that holds logits.
 pub(crate) const RESULT: &str = "result";
+
+/// A value that layers hand on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandedOn {
+    pub row: usize,
+    pub rows: RowsOf,
+}
 
 /// One entry, ready.
 #[derive(Debug)]
@@ -40,6 +47,8 @@ pub(crate) struct Entry {
     /// Slot of every instance's layer in every KV kind.
     pub slots: Vec<Vec<Option<usize>>>,
     pub buckets: Vec<Bucket>,
+    /// What a step leaves for a drafter.
+    pub captures: Vec<Captured>,
     /// Elements of a row of logits.
     pub vocab: usize,
     /// One past the largest token id.
@@ -50,6 +59,15 @@ impl Entry {
     /// Index into `params` of an instance.
     pub fn instance_params(instance: usize) -> usize {
         instance + 1
+    }
+
+    /// Elements of a row that layers hand on under a name, and what it has rows for.
+    pub fn handed_on(&self, name: &str) -> Option<HandedOn> {
+        self.graphs.iter().skip(1).find_map(|prepared| {
+            let (_, id) = prepared.graph.outputs.iter().find(|(n, _)| n == name)?;
+            let value = prepared.value(*id);
+            Some(HandedOn { row: value.shape.as_ref()?.row, rows: value.rows })
+        })
     }
 
     /// Index into `params` of the last graph.
@@ -78,6 +96,20 @@ pub(crate) fn prepare(
         .zip(&plan.entries)
         .map(|(entry, planned)| prepare_entry(module, entry, planned, plan, &mut loader))
         .collect()
+}
+
+/// Prepares one entry of a module; lengths of block share weights through the loader.
+pub(crate) fn prepare_one(
+    module: &KernelModule,
+    plan: &Plan,
+    name: &str,
+    loader: &mut Loader<'_>,
+) -> Result<Entry, PrepareError> {
+    let mut found = module.entries.iter().zip(&plan.entries).filter(|(entry, _)| entry.name == name);
+    match found.next() {
+        Some((entry, planned)) => prepare_entry(module, entry, planned, plan, loader),
+        None => Err(mismatch(format!("has no entry `{name}`"), "need it for drafts")),
+    }
 }
 
 fn prepare_entry(
@@ -112,7 +144,8 @@ fn prepare_entry(
     }
     params.push(loader.params(&graphs[classes + 1], entry, None)?);
     let slots = entry.instances.iter().map(|i| plan.kv.iter().map(|kv| kv.slot(i.layer)).collect()).collect();
-    let vocab = result_width(entry)?;
+    // What a drafter's entries leave are no logits.
+    let vocab = if module.facts.captures.is_empty() { result_width(entry)? } else { 0 };
     let buckets =
         planned.buckets.iter().map(|b| Bucket::new(b, entry, &graphs, plan, vocab)).collect::<Result<Vec<_>, _>>()?;
     if buckets.is_empty() {
@@ -124,6 +157,7 @@ fn prepare_entry(
         params,
         slots,
         buckets,
+        captures: planned.captures.clone(),
         vocab,
         tokens_end: tokens_end(module, entry).unwrap_or(vocab),
         graphs,

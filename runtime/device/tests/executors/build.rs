@@ -166,7 +166,7 @@ impl Build {
     }
 
     pub fn store(&mut self, kind: &str, k: ValueId, v: ValueId, at: ValueId) -> ValueId {
-        self.graph.add(Op::Store { kv: KvRef::Kind(kind.to_owned()) }, &[k, v, at], Type::Cache, None)
+        self.graph.add(Op::Store { kv: KvRef::Kind(kind.to_owned()), scratch: false }, &[k, v, at], Type::Cache, None)
     }
 
     pub fn attend(&mut self, kind: &str, q: ValueId, cache: ValueId, at: ValueId, scale: f64) -> ValueId {
@@ -195,6 +195,7 @@ pub fn weight(name: &str, scope: Scope, dtype: DType, axes: &[(&str, u64)]) -> W
         when: None,
         only: None,
         absent: None,
+        borrowed: false,
         disk: Vec::new(),
         quant: false,
         span: None,
@@ -214,6 +215,8 @@ pub fn facts(act: DType) -> Facts {
         weights: Vec::new(),
         kv: Vec::new(),
         stored: None,
+        captures: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -222,7 +225,15 @@ pub fn facts(act: DType) -> Facts {
 /// A cache kind.
 pub fn kind(name: &str, layers: &[usize], heads: u64, width: u64, window: Option<u64>) -> KvKind {
     let axes = vec![Axis::fixed("kv_heads", heads), Axis::fixed("head_dim", width)];
-    KvKind { name: name.to_owned(), layers: layers.to_vec(), k: axes.clone(), v: axes, window }
+    KvKind {
+        name: name.to_owned(),
+        layers: layers.to_vec(),
+        k: axes.clone(),
+        v: axes,
+        window,
+        lives_in: None,
+        shared_slots: 0,
+    }
 }
 
 /// A module of a first graph that leaves `scores: f32[T, axis]`, of which the last picks the wanted rows.

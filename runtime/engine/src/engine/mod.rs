@@ -2,8 +2,8 @@
 
 use crate::transfer::Transfers;
 use crate::{
-    Clock, Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId, Scheduler, Shares,
-    StepError, Ticket,
+    Clock, DraftLimits, Event, Executor, HostTier, Limits, PageOp, PhysicalPage, Refusal, Request, RequestId,
+    Scheduler, Shares, StepError, Ticket,
 };
 use std::collections::VecDeque;
 
@@ -74,6 +74,16 @@ impl<E: Executor> Engine<E> {
     /// Never chooses ids from `known` on: a vocabulary that is padded beyond the tokenizer has logits that mean nothing.
     pub fn set_known_tokens(&mut self, known: usize) {
         self.scheduler.set_known_tokens(known);
+    }
+
+    /// What is done with drafts.
+    pub fn drafts(&self) -> &DraftLimits {
+        self.scheduler.drafts()
+    }
+
+    /// Something else is done with drafts from the next step on.
+    pub fn set_drafts(&mut self, drafts: DraftLimits) {
+        self.scheduler.set_drafts(drafts);
     }
 
     /// The state behind it, for reports and invariants.
@@ -251,6 +261,8 @@ impl Memory {
     }
 }
 
+#[cfg(test)]
+mod drafts;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]

@@ -52,7 +52,7 @@ fn a_stop_token_ends_the_answer_and_is_reported() {
         .filter_map(|e| if let Event::Token { token, stops, .. } = e { Some((token.id, *stops)) } else { None })
         .collect();
     assert_eq!(shown, [(3, false), (4, false), (5, false), (6, true)]);
-    let usage = Usage { prompt_tokens: 3, cached_tokens: 0, completion_tokens: 4 };
+    let usage = Usage { prompt_tokens: 3, completion_tokens: 4, ..Usage::default() };
     assert_eq!(events.last(), Some(&Event::Finished { request: id, reason: FinishReason::Stop(6), usage }));
 }
 

@@ -72,15 +72,17 @@ mod tests {
     #[test]
     fn the_first_seeds_hold() {
         let expected = Outcome {
-            steps: 25_449,
+            steps: 26_840,
             requests: 1_961,
-            cached_tokens: 16_979,
-            preempted: 213,
-            forked: 154,
-            evicted: 11_112,
-            moved: 4_399,
-            backed_up: 3_627,
-            loaded: 98,
+            cached_tokens: 16_588,
+            preempted: 225,
+            forked: 141,
+            evicted: 10_845,
+            moved: 4_281,
+            backed_up: 3_427,
+            loaded: 108,
+            verified: 889,
+            accepted: 757,
         };
         hold(0..30, expected);
     }
@@ -89,15 +91,17 @@ mod tests {
     #[test]
     fn seeds_hold_every_invariant() {
         let expected = Outcome {
-            steps: 275_525,
+            steps: 292_787,
             requests: 24_901,
-            cached_tokens: 182_019,
-            preempted: 2_026,
-            forked: 1_890,
-            evicted: 130_394,
-            moved: 33_959,
-            backed_up: 41_907,
-            loaded: 1_788,
+            cached_tokens: 179_629,
+            preempted: 2_249,
+            forked: 1_863,
+            evicted: 128_126,
+            moved: 32_835,
+            backed_up: 35_687,
+            loaded: 1_828,
+            verified: 14_627,
+            accepted: 12_761,
         };
         hold(30..400, expected);
     }

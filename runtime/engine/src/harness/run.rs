@@ -4,8 +4,8 @@ use super::script::{Action, Draw, Script, Setting};
 use crate::sim::{Clock, Link, Sim, TimedTier};
 use crate::toy::{INJECTED, Toy, hashed};
 use crate::{
-    Engine, Event, ExecutorFacts, FinishReason, HostPage, HostTier, Limits, MemoryTier, Namespace, Progress, Request,
-    RequestId, Sampling, Step, TierError, Transfer, sample,
+    DraftCosts, DraftLimits, Engine, Event, ExecutorFacts, FinishReason, HostPage, HostTier, Limits, Line, MemoryTier,
+    Namespace, Progress, Request, RequestId, Sampling, Step, TierError, Transfer, sample,
 };
 use ir::{DType, KvLayout};
 use std::collections::{BTreeMap, HashSet};
@@ -43,6 +43,10 @@ pub struct Outcome {
     pub backed_up: u64,
     /// Pages read from there.
     pub loaded: u64,
+    /// Blocks verified.
+    pub verified: u64,
+    /// Drafts that stand.
+    pub accepted: u64,
 }
 
 impl Outcome {
@@ -57,6 +61,8 @@ impl Outcome {
         self.moved += other.moved;
         self.backed_up += other.backed_up;
         self.loaded += other.loaded;
+        self.verified += other.verified;
+        self.accepted += other.accepted;
     }
 }
 
@@ -112,6 +118,8 @@ fn facts(s: &Setting) -> ExecutorFacts {
     let layout = |(i, window): (usize, Option<u64>)| KvLayout {
         kind: format!("kind {i}"),
         layers: (0..1 + i).collect(),
+        lives_in: None,
+        first: 0,
         dtype: DType::F32,
         page_tokens: s.page_tokens as u64,
         page_stride: [2, 5, 3][i.min(2)],
@@ -139,6 +147,7 @@ fn facts(s: &Setting) -> ExecutorFacts {
         pool_pages,
         shared_bytes: shared,
         takes_choices: true,
+        draft: None,
     }
 }
 
@@ -169,6 +178,8 @@ struct Run {
     drawn: Draw,
     outcome: Outcome,
     page_tokens: usize,
+    /// Of all requests: with drafts a draw depends on the blocks, so answers are greedy.
+    temperature: f32,
 }
 
 /// Runs a script to its end.
@@ -180,10 +191,25 @@ pub fn run(script: &Script) -> Result<Outcome, String> {
     // The shape of the cost model: something for the step, and something for each of its rows.
     let time =
         move |step: &Step| slow.load(Ordering::Relaxed) as f64 * (STEP_NS + 1e3 * step.tokens.len() as f64) / 1e9;
-    let mut sim = Sim::new(Toy::new(facts(s), model), Box::new(time), clock.clone());
+    let mut toy = Toy::new(facts(s), model);
+    if s.draft_rows > 1 {
+        toy = toy.with_drafter(Box::new(|history| Ok(hashed(VOCAB, history))), s.draft_rows, s.skill, 3);
+    }
+    let mut sim = Sim::new(toy, Box::new(time), clock.clone());
     sim.set_in_flight(s.in_flight);
-    let limits =
-        Limits { running: s.running, policy: s.policy, most_passed: 4, keeps_prefixes: s.keeps, ..Limits::default() };
+    let each = s.row_cost as f64 / 100.0;
+    let costs = (s.row_cost > 0).then(|| DraftCosts {
+        forward: Line::new(vec![(1, 1.0), (101, 1.0 + 100.0 * each)]),
+        draft: Line::new(vec![(1, 0.3)]),
+    });
+    let limits = Limits {
+        running: s.running,
+        policy: s.policy,
+        most_passed: 4,
+        keeps_prefixes: s.keeps,
+        draft: DraftLimits { costs, ..DraftLimits::default() },
+        ..Limits::default()
+    };
     let mut engine = Engine::new(sim, limits)?;
     let moods: Arc<[AtomicUsize; 2]> = Arc::default();
     if s.host_pages > 0 {
@@ -202,6 +228,7 @@ pub fn run(script: &Script) -> Result<Outcome, String> {
         drawn: Draw(script.seed ^ 1),
         outcome: Outcome::default(),
         page_tokens: s.page_tokens,
+        temperature: if s.draft_rows > 1 { 0.0 } else { 0.7 },
     };
     for (i, action) in script.actions.iter().enumerate() {
         run.act(action).map_err(|e| format!("action {i}, {action:?}: {e}"))?;
@@ -268,7 +295,7 @@ impl Run {
             prompt: prompt.clone(),
             max_tokens: Some(answer),
             stop: vec![STOP],
-            sampling: sampling(seed, 0),
+            sampling: sampling(self.temperature, seed, 0),
             namespace: Namespace { adapter: None, salt: salt.clone() },
             priority: *priority,
             ..Request::default()
@@ -334,10 +361,13 @@ impl Run {
                 Event::Scored { .. } => return Err("nobody asked for scores".into()),
                 Event::Finished { reason, usage, .. } => {
                     known.has_ended = true;
+                    if usage.accepted_tokens > usage.drafted_tokens.min(usage.completion_tokens) {
+                        return Err(format!("request {} has {usage:?}", id.0));
+                    }
                     if usage.completion_tokens != known.answer.len() || usage.prompt_tokens != known.prompt.len() {
                         return Err(format!("request {} has {usage:?} and {} tokens", id.0, known.answer.len()));
                     }
-                    check_answer(known, &reason, id)?;
+                    check_answer(known, &reason, id, self.temperature)?;
                     let mut whole = known.prompt.clone();
                     whole.extend(&known.answer);
                     self.talks[known.talk] = whole;
@@ -375,6 +405,11 @@ impl Run {
         self.outcome.moved = kv.pages().moved();
         self.outcome.backed_up = kv.host_use().backed_up_pages;
         self.outcome.loaded = kv.host_use().loaded_pages;
+        let drafts = counts.draft;
+        (self.outcome.verified, self.outcome.accepted) = (drafts.verified, drafts.accepted);
+        if drafts.accepted > drafts.drafted || drafts.committed < drafts.accepted {
+            return Err(format!("drafts do not add up: {drafts:?}"));
+        }
         if !self.engine.flush() {
             return Err("a resting engine cannot be emptied".into());
         }
@@ -389,8 +424,8 @@ impl Run {
 }
 
 /// How tokens are drawn.
-fn sampling(seed: u64, position: u64) -> Sampling {
-    Sampling { temperature: 0.7, seed, position, ..Sampling::default() }
+fn sampling(temperature: f32, seed: u64, position: u64) -> Sampling {
+    Sampling { temperature, seed, position, ..Sampling::default() }
 }
 
 /// A hash of tokens, one by one.
@@ -399,7 +434,7 @@ fn mix(hash: u64, token: u32) -> u64 {
 }
 
 /// The answer is a beginning of what the model says alone, as long as its end says.
-fn check_answer(known: &Known, reason: &FinishReason, id: RequestId) -> Result<(), String> {
+fn check_answer(known: &Known, reason: &FinishReason, id: RequestId, temperature: f32) -> Result<(), String> {
     let last_stops = known.answer.last() == Some(&STOP);
     let fits = match reason {
         FinishReason::Stop(token) => *token == STOP && last_stops,
@@ -409,7 +444,7 @@ fn check_answer(known: &Known, reason: &FinishReason, id: RequestId) -> Result<(
     };
     let mut history = known.prompt.clone();
     for (i, token) in known.answer.iter().enumerate() {
-        let drawn = sample(&hashed(VOCAB, &history), &sampling(known.seed, history.len() as u64), None);
+        let drawn = sample(&hashed(VOCAB, &history), &sampling(temperature, known.seed, history.len() as u64), None);
         if drawn.as_ref().map(|t| t.id) != Ok(*token) {
             return Err(format!("token {i} of request {} is {token}, alone it is {drawn:?}", id.0));
         }

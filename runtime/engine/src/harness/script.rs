@@ -28,6 +28,12 @@ pub struct Setting {
     pub link_us: usize,
     /// Whether finished work is kept.
     pub keeps: bool,
+    /// Most rows of a block with drafts; below 2 for no drafter. Answers are greedy then.
+    pub draft_rows: usize,
+    /// Slots of a hundred in which the drafter is right.
+    pub skill: usize,
+    /// What a row costs besides a step of one, in hundredths of it; 0 for a policy that knows no costs.
+    pub row_cost: usize,
 }
 
 /// What happens.
@@ -106,6 +112,8 @@ impl Script {
         let mut draw = Draw(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 77);
         let page_tokens = draw.between(1, 5);
         let kinds = [1, 1, 1, 2, 0][draw.below(5)];
+        // Drawn apart, so that what has no drafter is what it was before there were any.
+        let mut drafts = Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 99);
         let setting = Setting {
             page_tokens,
             windows: (0..kinds).map(|_| draw.between(1, 4 * page_tokens)).collect(),
@@ -118,6 +126,9 @@ impl Script {
             host_pages: if draw.chance(60) { draw.between(2, 60) } else { 0 },
             link_us: [0, 0, 5, 25][draw.below(4)],
             keeps: draw.chance(92),
+            draft_rows: if drafts.chance(50) { drafts.between(2, 9) } else { 0 },
+            skill: [0, 30, 60, 90, 100][drafts.below(5)],
+            row_cost: [0, 0, 2, 20, 100][drafts.below(5)],
         };
         let actions = (0..actions).map(|_| Script::action(&mut draw, &setting)).collect();
         Script { seed, setting, actions }
@@ -169,7 +180,10 @@ impl Script {
             host_pages: at(&all, 8)?,
             keeps: at(&all, 9)? == 1,
             link_us: at(&all, 10)?,
-            windows: all.iter().skip(11).map(|n| *n as usize).collect(),
+            draft_rows: at(&all, 11)?,
+            skill: at(&all, 12)?,
+            row_cost: at(&all, 13)?,
+            windows: all.iter().skip(14).map(|n| *n as usize).collect(),
         };
         let action = |line: &str| -> Result<Action, String> {
             let all = numbers(line)?;
@@ -206,7 +220,7 @@ impl fmt::Display for Script {
         let (seed, policy) = (self.seed, s.policy as usize);
         write!(
             f,
-            "seed {seed} page_tokens {} pages {} shared {} step_tokens {} running {} in_flight {} policy {policy} host {} keeps {} link {} windows",
+            "seed {seed} page_tokens {} pages {} shared {} step_tokens {} running {} in_flight {} policy {policy} host {} keeps {} link {} drafts {} skill {} cost {} windows",
             s.page_tokens,
             s.pages,
             usize::from(s.shared),
@@ -216,6 +230,9 @@ impl fmt::Display for Script {
             s.host_pages,
             usize::from(s.keeps),
             s.link_us,
+            s.draft_rows,
+            s.skill,
+            s.row_cost,
         )?;
         s.windows.iter().try_for_each(|w| write!(f, " {w}"))?;
         writeln!(f)?;

@@ -3,7 +3,7 @@
 use super::{Scheduler, release};
 use crate::kv::Prefix;
 use crate::policy::{Candidate, order};
-use crate::sequence::Sequence;
+use crate::sequence::{Drafting, Sequence};
 use crate::{Event, Policy};
 
 /// Share of a possible answer for which room is set aside, in thousandths: at first, at least, and what a preemption adds.
@@ -279,6 +279,7 @@ impl Scheduler {
         if let Some(sequence) = self.running.get_mut(at) {
             release(&mut self.kv, sequence);
             (sequence.done, sequence.fed, sequence.kept_pages) = (0, 0, 0);
+            sequence.drafting = Drafting::Idle;
             sequence.is_out = true;
             self.has_preempted = true;
         }

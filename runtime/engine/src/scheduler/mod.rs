@@ -14,10 +14,12 @@
 
 mod absorb;
 mod admit;
+mod draft;
 mod plan;
 
+use crate::draft::{DraftLimits, DraftPolicy};
 use crate::kv::PageTable;
-use crate::sequence::Sequence;
+use crate::sequence::{Drafting, Sequence};
 use crate::{
     Event, ExecutorFacts, FinishReason, Kv, Policy, Refusal, Request, RequestId, Step, check_sampling, mask_below,
 };
@@ -25,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What bounds the scheduler besides the executor's facts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Longest sequence that the model is made for, prompt and answer together; `None` for no bound of its own.
     pub context_tokens: Option<usize>,
@@ -43,6 +45,8 @@ pub struct Limits {
     pub most_passed: usize,
     /// Whether finished work is kept for later requests.
     pub keeps_prefixes: bool,
+    /// What is done with a drafter, where the executor has one.
+    pub draft: DraftLimits,
 }
 
 impl Default for Limits {
@@ -57,13 +61,20 @@ impl Default for Limits {
             policy: Policy::FirstCome,
             most_passed: 16,
             keeps_prefixes: true,
+            draft: DraftLimits::default(),
         }
     }
 }
 
 /// Whose rows a planned step holds; [`Scheduler::absorb`] wants it back with the output.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shares(Vec<Part>);
+pub struct Shares {
+    parts: Vec<Part>,
+    /// Whether it is a draft step, which leaves drafts and no tokens.
+    drafts: bool,
+    /// Whether its blocks commit what they are told to, not what the model says.
+    is_forced: bool,
+}
 
 /// One sequence's share of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,9 +83,12 @@ struct Part {
     /// Where it stood among those that run; it may have moved since.
     at: usize,
     rows: usize,
-    /// Rows whose logits score the next token of the prompt. They come before the one that chooses a token.
+    /// Rows whose logits score the next token of the prompt. They come before those that choose a token.
     scored: usize,
-    wants_token: bool,
+    /// Rows that choose a token: none, the last, or all of a block.
+    choosing: usize,
+    /// Drafts of a block.
+    slots: usize,
 }
 
 /// What has happened since birth.
@@ -88,6 +102,46 @@ pub struct Counts {
     pub rows: u64,
     /// Requests that started as a fork of another.
     pub forked: u64,
+    /// What became of drafts.
+    pub draft: DraftCounts,
+}
+
+/// What became of drafts since birth. Runs whose length was forced count as steps and nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Draft steps.
+    pub steps: u64,
+    /// Blocks verified, each of one request.
+    pub verified: u64,
+    /// Drafts in them.
+    pub drafted: u64,
+    /// Drafts that stand in an answer.
+    pub accepted: u64,
+    /// Tokens that the blocks left: accepted drafts, and the model's own behind them.
+    pub committed: u64,
+    /// By slot: drafts that were reached, and those that stood.
+    pub slots: [(u64, u64); MOST_SLOTS],
+}
+
+/// Slots of a block that are counted each by itself.
+pub const MOST_SLOTS: usize = 16;
+
+impl Default for DraftCounts {
+    fn default() -> Self {
+        DraftCounts { steps: 0, verified: 0, drafted: 0, accepted: 0, committed: 0, slots: [(0, 0); MOST_SLOTS] }
+    }
+}
+
+impl DraftCounts {
+    /// Tokens that a block leaves on average.
+    pub fn length(&self) -> f64 {
+        self.committed as f64 / self.verified.max(1) as f64
+    }
+
+    /// Share of drafts that stand.
+    pub fn rate(&self) -> f64 {
+        self.accepted as f64 / self.drafted.max(1) as f64
+    }
 }
 
 /// Requests, their pages and their order.
@@ -121,6 +175,7 @@ pub struct Scheduler {
     spare_shares: Vec<Shares>,
     spare_step: Option<Step>,
     counts: Counts,
+    drafts: DraftPolicy,
 }
 
 impl Scheduler {
@@ -164,6 +219,7 @@ impl Scheduler {
             spare_shares: Vec::new(),
             spare_step: None,
             counts: Counts::default(),
+            drafts: DraftPolicy::default(),
         };
         if let Some(known) = scheduler.limits.known_tokens {
             scheduler.set_known_tokens(known);
@@ -210,6 +266,15 @@ impl Scheduler {
         self.limits.known_tokens = Some(known);
         let vocab = self.facts.vocab;
         self.known = (known < vocab).then(|| mask_below(known, vocab).into());
+    }
+
+    /// What is done with drafts.
+    pub(crate) fn drafts(&self) -> &DraftLimits {
+        &self.limits.draft
+    }
+
+    pub(crate) fn set_drafts(&mut self, drafts: DraftLimits) {
+        self.limits.draft = drafts;
     }
 
     /// Requests that wait for room.
@@ -265,7 +330,9 @@ impl Scheduler {
         let limit = request.max_tokens.map_or(self.limit_tokens, |max| request.prompt.len() + max);
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Sequence::new(id, request, limit));
+        let mut sequence = Sequence::new(id, request, limit);
+        sequence.habit = self.drafts.newcomer();
+        self.waiting.push_back(sequence);
         self.may_start = true;
         Ok(id)
     }
@@ -384,6 +451,7 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.in_flight = 0;
             sequence.choosing = None;
+            sequence.drafting = Drafting::Idle;
         }
     }
 
@@ -461,6 +529,11 @@ impl Scheduler {
                 if let Some(i) = (0..s.table.pages.len()).find(missing) {
                     return Err(format!("request {} has no page {i} of kind {k} at {}", s.id.0, s.done));
                 }
+            }
+            if matches!(s.drafting, Drafting::Asked | Drafting::Verifying) && s.in_flight != 1 && !s.ended
+                || matches!(s.drafting, Drafting::Ready(_)) && (s.in_flight > 0 || s.unfed().len() != 1)
+            {
+                return Err(format!("request {} has {} steps under way and is {:?}", s.id.0, s.in_flight, s.drafting));
             }
             if s.is_out || s.done > s.fed || !s.ended && s.fed > s.tokens.len() + usize::from(s.choosing.is_some()) {
                 return Err(format!("request {}: {} done, {} fed of {} tokens", s.id.0, s.done, s.fed, s.tokens.len()));

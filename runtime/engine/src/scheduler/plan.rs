@@ -1,7 +1,7 @@
 //! What the next step holds: a row of every answer, then chunks of prompts until the step is full.
 
 use super::{Part, Scheduler, Shares};
-use crate::sequence::Sequence;
+use crate::sequence::{Drafting, Sequence};
 use crate::{Event, FinishReason, SequenceRows, Step, WantedRow};
 use std::sync::Arc;
 
@@ -10,26 +10,27 @@ impl Scheduler {
     pub fn plan(&mut self) -> Option<(Step, Shares)> {
         self.sweep();
         self.admit();
-        let mut step = self.spare_step.take().unwrap_or_default();
-        step.clear();
-        let mut shares = self.spare_shares.pop().unwrap_or_default();
-        shares.0.clear();
+        // Whoever has to be drafted for is, so that all verify in one step.
+        if let Some(drafts) = self.plan_drafts() {
+            return Some(drafts);
+        }
+        let (mut step, mut shares) = self.blank_step();
         loop {
             // Answers go first: a long prompt must not hold up one that is being written.
             let mut some_read = false;
             for at in 0..self.running.len() {
                 match self.running.get(at).is_some_and(Sequence::is_answering) {
-                    true => self.add(at, &mut step, &mut shares.0),
+                    true => self.add(at, &mut step, &mut shares.parts),
                     false => some_read = true,
                 }
             }
             for at in 0..if some_read { self.running.len() } else { 0 } {
                 // One that gave its pages back in this step answers no more; one that has rows in it may.
                 if self.running.get(at).is_some_and(|s| !s.is_answering()) {
-                    self.add(at, &mut step, &mut shares.0);
+                    self.add(at, &mut step, &mut shares.parts);
                 }
             }
-            if !shares.0.is_empty() || self.in_flight > 0 || !self.make_room() {
+            if !shares.parts.is_empty() || self.in_flight > 0 || !self.make_room() {
                 break;
             }
         }
@@ -38,19 +39,35 @@ impl Scheduler {
         }
         self.sweep();
         self.passed_over = self.waiting.len();
-        if shares.0.is_empty() {
+        if shares.parts.is_empty() {
             self.spare_step = Some(step);
             self.spare_shares.push(shares);
             return None;
         }
         step.entry.clone_from(&self.limits.entry);
+        shares.is_forced = self.limits.draft.forced.is_some();
+        self.counts.steps += 1;
+        self.counts.rows += step.tokens.len() as u64;
+        self.finish_step(&mut step);
+        Some((step, shares))
+    }
+
+    /// An empty step with empty shares, in memory that served others.
+    pub(super) fn blank_step(&mut self) -> (Step, Shares) {
+        let mut step = self.spare_step.take().unwrap_or_default();
+        step.clear();
+        let mut shares = self.spare_shares.pop().unwrap_or_default();
+        shares.parts.clear();
+        (shares.drafts, shares.is_forced) = (false, false);
+        (step, shares)
+    }
+
+    /// What every step has that is about to be submitted.
+    pub(super) fn finish_step(&mut self, step: &mut Step) {
         for kind in 0..self.kv.pages().kinds() {
             step.translation.extend(self.kv.pages_mut().translation(kind));
         }
         self.in_flight += 1;
-        self.counts.steps += 1;
-        self.counts.rows += step.tokens.len() as u64;
-        Some((step, shares))
     }
 
     /// A step that is over gives its memory to the next.
@@ -64,9 +81,14 @@ impl Scheduler {
         let most_wanted = self.facts.max_wanted - step.wanted.len();
         let most_sequences = self.facts.max_sequences;
         let can = |s: &&Sequence| {
-            !s.ended && !s.is_out && s.loads.is_empty() && (s.choosing.is_none() || self.facts.takes_choices)
+            let may_follow = || self.facts.takes_choices && !self.wants_draft(s);
+            !s.ended && !s.is_out && s.loads.is_empty() && (s.choosing.is_none() || may_follow())
         };
         let Some(sequence) = self.running.get(at).filter(can) else { return };
+        if matches!(sequence.drafting, Drafting::Ready(_)) && self.add_block(at, step, parts) {
+            return;
+        }
+        let Some(sequence) = self.running.get(at) else { return };
         let (mut rows, mut scored, mut wants_token) = split(sequence, room, most_wanted);
         if rows == 0 || parts.len() == most_sequences {
             return;
@@ -89,7 +111,8 @@ impl Scheduler {
                 if wants_token {
                     sequence.choosing = Some(step.wanted.len() - 1);
                 }
-                parts.push(Part { request: sequence.id, at, rows, scored, wants_token });
+                let choosing = usize::from(wants_token);
+                parts.push(Part { request: sequence.id, at, rows, scored, choosing, slots: 0 });
             }
             Err(text) => {
                 let reason = FinishReason::Error(text);

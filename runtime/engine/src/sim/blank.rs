@@ -1,9 +1,14 @@
 //! An executor that computes nothing: every wanted row gets a token made up from the request's seed and the position.
 
-use crate::{Executor, ExecutorFacts, PhysicalPage, SampledToken, Sampling, Step, StepError, StepOutput, Ticket};
+use crate::{
+    Block, Draft, Executor, ExecutorFacts, PhysicalPage, SampledToken, Sampling, Step, StepError, StepOutput, Ticket,
+};
 
 /// Bytes of cache for which one byte stands where the host copies a layer: a copy of what nobody computed needs no more.
 pub const STAND_IN: u64 = 4096;
+
+/// Share of drafts that stand if nothing else is said.
+const ACCEPTANCE: f64 = 0.8;
 
 /// The executor. It answers at once and keeps the memory of steps and outputs.
 #[derive(Debug)]
@@ -15,6 +20,7 @@ pub struct Blank {
     next: u64,
     /// Bytes of one layer of a page by kind, in stand-ins.
     layers: Vec<usize>,
+    acceptance: f64,
 }
 
 impl Blank {
@@ -22,13 +28,33 @@ impl Blank {
     pub fn new(facts: ExecutorFacts) -> Self {
         let layer = |kind: &ir::KvLayout| (kind.page_bytes() / kind.layers.len().max(1) as u64).div_ceil(STAND_IN);
         let layers = facts.kv.iter().map(|kind| layer(kind) as usize).collect();
-        Blank { facts, spare: Vec::new(), outputs: Vec::new(), done: Vec::new(), next: 0, layers }
+        Blank {
+            facts,
+            spare: Vec::new(),
+            outputs: Vec::new(),
+            done: Vec::new(),
+            next: 0,
+            layers,
+            acceptance: ACCEPTANCE,
+        }
     }
 
     /// The token that stands at a position of a request.
     pub fn token(vocab: usize, sampling: &Sampling) -> u32 {
         let mixed = (sampling.seed ^ sampling.position.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed ^ (mixed >> 29)) % vocab.max(1) as u64) as u32
+    }
+
+    /// Makes such a share of drafts stand, each by itself, in blocks whose length nobody forces.
+    pub fn set_acceptance(&mut self, share: f64) {
+        self.acceptance = share;
+    }
+
+    /// Tokens that a block leaves, of at most `rows`.
+    fn run(&self, block: &Block, rows: usize) -> usize {
+        let stands = |slot: &usize| block.coins.get(*slot).is_some_and(|coin| f64::from(*coin) < self.acceptance);
+        let natural = || 1 + (0..rows.saturating_sub(1)).take_while(stands).count();
+        block.forced.unwrap_or_else(natural).clamp(1, rows.max(1))
     }
 
     fn layer(&self, kind: usize, layer: usize) -> Result<usize, StepError> {
@@ -51,6 +77,15 @@ impl Executor for Blank {
             let id = wanted.sampling.as_ref().map(|sampling| Blank::token(self.facts.vocab, sampling));
             output.tokens.push(id.map(|id| SampledToken { id, ..SampledToken::default() }));
             output.logits.push(wanted.logits.then(|| vec![0.0; self.facts.vocab]));
+        }
+        for block in &step.blocks {
+            let rows = step.sequences.get(block.sequence).map_or(1, |s| s.len);
+            let rejected = output.tokens.iter_mut().skip(block.wanted).take(rows).skip(self.run(block, rows));
+            rejected.for_each(|token| *token = None);
+        }
+        for asked in &step.drafts {
+            let n = asked.coins.len();
+            output.drafts.push(Draft { tokens: vec![0; n], candidates: vec![0; n], probabilities: vec![1.0; n] });
         }
         step.clear();
         self.spare.push(step);
@@ -90,9 +125,7 @@ impl Executor for Blank {
     }
 
     fn take_back(&mut self, mut output: StepOutput) {
-        output.tokens.clear();
-        output.logits.clear();
-        output.faults.clear();
+        output.clear();
         self.outputs.push(output);
     }
 }

@@ -5,6 +5,7 @@ mod bodies;
 mod chat;
 mod control;
 mod described;
+mod drafts;
 mod errors;
 mod forms;
 mod generate;

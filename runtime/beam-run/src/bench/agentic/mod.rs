@@ -9,6 +9,7 @@ mod report;
 mod sessions;
 
 use crate::args::ModelArgs;
+use crate::drafts::{self, DraftArgs};
 use crate::failure::Failure;
 use crate::flags;
 use crate::model;
@@ -16,7 +17,7 @@ use artifact::Artifact;
 use clap::Args;
 use drive::{Measured, Virtual, Wall, drive};
 use engine::sim::{Clock, Link, Predicted, STAND_IN, TimedTier};
-use engine::{Engine, Executor, Limits, MemoryTier};
+use engine::{Counts, Engine, Executor, Limits, MemoryTier};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use report::Run;
 use sessions::{Sessions, Shape, Sizes};
@@ -85,9 +86,12 @@ pub struct AgenticArgs {
     /// Memory outside the device for copies of what is cached, in 10^9 bytes; of each rank where there are several.
     #[arg(long, value_name = "GB", default_value_t = 0.0, value_parser = flags::within(0.0..=flags::MOST_GIGABYTES))]
     host_cache_gb: f64,
-    /// Tokens that every step commits, as if a drafter's proposals had been accepted (not in this build).
-    #[arg(long, value_name = "TOKENS")]
-    simulate_acceptance: Option<f64>,
+    /// Directory of the drafter's weights, for an artifact that was compiled with a drafter.
+    #[arg(long, value_name = "DIR")]
+    draft: Option<PathBuf>,
+    /// What is drafted.
+    #[command(flatten)]
+    drafts: DraftArgs,
     /// Seed of the tokens and of the times between turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -119,6 +123,7 @@ impl AgenticArgs {
             // Agents that others have sent run beside them.
             running: self.concurrency as usize * if self.shape == Shape::Agentx { 4 } else { 1 },
             step_tokens: self.chunked_prefill_size.map(|n| n as usize),
+            draft: self.drafts.limits(),
             ..Limits::default()
         }
     }
@@ -126,9 +131,6 @@ impl AgenticArgs {
 
 /// Runs the command.
 pub fn bench(args: &AgenticArgs) -> Result<(), Failure> {
-    if args.simulate_acceptance.is_some() {
-        return Err(Failure::not_in_this_build("forced acceptance (`--simulate-acceptance`): no drafter runs, it"));
-    }
     let sizes = args.sizes();
     let artifact = match &args.simulate {
         // An artifact for a machine that is not here, or without its kernels, is enough to predict from.
@@ -161,7 +163,8 @@ fn bar() -> (ProgressBar, impl FnMut(usize)) {
 }
 
 fn measured(args: &AgenticArgs, sizes: Sizes, longest: usize, artifact: &Artifact) -> Result<Run, Failure> {
-    let model_args = ModelArgs::of(&args.artifact, args.model.clone(), args.synthetic, &args.executor, args.narrow);
+    let mut model_args = ModelArgs::of(&args.artifact, args.model.clone(), args.synthetic, &args.executor, args.narrow);
+    model_args.draft.clone_from(&args.draft);
     let limits = args.limits(longest);
     let next = "lower `--scale`, `--concurrency` or `--cache-tokens`";
     let needed = limits.running * longest;
@@ -197,9 +200,13 @@ fn simulated(
     let cache_bytes = args.cache_tokens.map(of_tokens);
     let kernels = Arc::new(artifact.kernels.clone());
     let (plan, weight_bytes) = (&artifact.plan, artifact.memory.bytes);
-    let wanted = Predicted { kernels, plan, weight_bytes, target, memory_share: MEMORY_SHARE, cache_bytes };
+    let blocks = artifact.drafter.iter().flat_map(|drafter| &drafter.blocks);
+    let drafter = blocks.map(|b| (b.tokens as usize, Arc::new(b.kernels.clone()))).collect();
+    let wanted = Predicted { kernels, plan, weight_bytes, target, memory_share: MEMORY_SHARE, cache_bytes, drafter };
     let device = wanted.device(clock.clone()).map_err(Failure::input)?;
-    let mut engine = Engine::new(device, args.limits(longest)).map_err(Failure::input)?;
+    let limits = args.limits(longest);
+    drafts::agree(&device, &limits.draft)?;
+    let mut engine = Engine::new(device, limits).map_err(Failure::input)?;
     if engine.limit_tokens() < longest {
         let holds = engine.limit_tokens();
         return Err(Failure::usage(format!(
@@ -241,6 +248,8 @@ fn finished<E: Executor>(
         cache_tokens: scheduler.kv().capacity_tokens(),
         preempted: scheduler.counts().preempted,
         steps: scheduler.counts().steps,
+        forced_acceptance: args.drafts.forced(),
+        drafts: scheduler.facts().draft.as_ref().map(|_| drafts::report(&Counts::default(), &scheduler.counts())),
         host: scheduler.kv().host_use(),
         turns,
         seconds,

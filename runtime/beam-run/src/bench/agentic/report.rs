@@ -20,6 +20,10 @@ pub struct Run {
     pub cache_tokens: usize,
     pub preempted: u64,
     pub steps: u64,
+    /// How runs of drafts were forced, if they were.
+    pub forced_acceptance: Value,
+    /// What became of drafts, where there is a drafter.
+    pub drafts: Option<Value>,
     pub host: HostUse,
     pub turns: Vec<Measured>,
     /// From the first prompt to the last token.
@@ -79,6 +83,8 @@ impl Run {
             "devices": self.devices,
             "seconds": number(self.seconds),
             "steps": self.steps,
+            "forced_acceptance": self.forced_acceptance,
+            "drafts": self.drafts,
             "device_busy_share": self.busy_share,
             "tokens_per_second_per_device": {
                 "all_input_and_output": rate(sums.prompt + sums.answer),
@@ -136,6 +142,10 @@ impl Run {
         let how = match &self.predicted_for {
             Some(target) => format!("PREDICTED by the cost model of {target}, nothing is measured"),
             None => "measured".to_owned(),
+        };
+        let how = match self.forced_acceptance["tokens_per_block"].as_f64() {
+            Some(tokens) => format!("{how}; runs of drafts FORCED to {tokens} tokens, the text is meaningless"),
+            None => how,
         };
         let mut text = format!(
             "{} for {}, {} devices, {} sessions, {} at once: {how}\n\

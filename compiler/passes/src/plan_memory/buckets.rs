@@ -1,0 +1,54 @@
+//! Shapes of an entry's steps.
+
+use ir::{Bucket, DType, Extent, KernelEntry, KernelModule, RowsPerSequence, SEQUENCE_ROWS};
+use targets::Target;
+
+/// The buckets of an entry. A target states those of steps that bring token rows; an entry of a drafter follows the steps of
+/// the model that it drafts for: one over rows has a bucket for each number of them, one over blocks for each number of
+/// sequences.
+pub(super) fn of(entry: &KernelEntry, kernels: &KernelModule, target: &Target) -> Vec<Bucket> {
+    let followed = kernels.facts.captures.first().map(|c| c.entry.as_str());
+    let stated = target.buckets_of(followed.unwrap_or(&entry.name));
+    if followed.is_none() {
+        return stated;
+    }
+    let name = || entry.name.clone();
+    let mut buckets: Vec<Bucket> = match block(entry) {
+        Some(block) => {
+            let of = |sequences: u64| Bucket {
+                entry: name(),
+                rows: RowsPerSequence::Block(block),
+                tokens: sequences.saturating_mul(block),
+                sequences,
+                wanted: sequences,
+            };
+            stated.iter().map(|b| of(b.sequences)).collect()
+        }
+        None => {
+            let most = stated.iter().map(|b| b.sequences).max().unwrap_or(1);
+            let of = |tokens: u64| Bucket {
+                entry: name(),
+                rows: RowsPerSequence::Ragged,
+                tokens,
+                sequences: tokens.min(most),
+                wanted: 1,
+            };
+            stated.iter().map(|b| of(b.tokens)).collect()
+        }
+    };
+    buckets.sort_by_key(|b| b.tokens);
+    buckets.dedup();
+    buckets
+}
+
+/// Rows of a block, of an entry that brings one for each sequence: the longest of its lists of integers.
+fn block(entry: &KernelEntry) -> Option<u64> {
+    let graph = &entry.first().graph;
+    let inputs = graph.inputs.iter().filter_map(|id| graph.tensor(*id));
+    let blocks = inputs.filter(|ty| ty.axes.first().is_some_and(|a| a.is_rows() && a.name == SEQUENCE_ROWS));
+    let lengths = blocks.filter(|ty| ty.dtype == DType::I32).map(|ty| {
+        let fixed = ty.axes.iter().filter_map(|a| if let Extent::Fixed(n) = a.extent { Some(n) } else { None });
+        fixed.product::<u64>()
+    });
+    lengths.max()
+}

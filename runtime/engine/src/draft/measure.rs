@@ -1,0 +1,147 @@
+//! What steps take on an executor, found by running some: before it serves, while its cache holds nothing.
+
+use super::{DraftCosts, DraftFacts, DraftRow, Line};
+use crate::{Executor, Sampling, SequenceRows, Step, StepError, WantedRow};
+use std::sync::Arc;
+
+/// Times each size is run; the shortest counts.
+const RUNS: usize = 3;
+/// Sequences of a step, as far as the executor takes them.
+const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
+
+/// Runs steps of several sizes and draft steps, and tells what they take. `now` is a clock in seconds; once `budget` of them
+/// are over, larger sizes are left out. Without a drafter there is nothing to tell.
+pub fn measure<E: Executor>(
+    executor: &mut E,
+    entry: &str,
+    budget: f64,
+    now: &mut dyn FnMut() -> f64,
+) -> Result<Option<DraftCosts>, StepError> {
+    let Some(draft) = executor.facts().draft.clone() else { return Ok(None) };
+    let Some(most) = draft.blocks.last().copied() else { return Ok(None) };
+    let start = now();
+    let (mut forward, mut drafts) = (Vec::new(), Vec::new());
+    let small = draft.blocks.iter().copied().find(|rows| *rows * 2 >= most).unwrap_or(most);
+    for sequences in SEQUENCES {
+        for rows in [1, small, most] {
+            if now() - start > budget {
+                break;
+            }
+            if let Some(step) = step(executor, entry, sequences, rows) {
+                forward.push((sequences * rows, shortest(executor, &step, now)?));
+            }
+            if let Some(step) = draft_step(executor, &draft, sequences, rows) {
+                drafts.push((sequences * rows, shortest(executor, &step, now)?));
+            }
+        }
+    }
+    Ok(Some(DraftCosts { forward: Line::new(forward), draft: Line::new(drafts) }))
+}
+
+/// Seconds of a step, the shortest of several runs.
+fn shortest<E: Executor>(executor: &mut E, step: &Step, now: &mut dyn FnMut() -> f64) -> Result<f64, StepError> {
+    let mut shortest = f64::INFINITY;
+    for _ in 0..RUNS {
+        let begun = now();
+        let ticket = executor.submit(step.clone())?;
+        while executor.poll(ticket)?.is_none() {
+            std::hint::spin_loop();
+        }
+        shortest = shortest.min(now() - begun);
+    }
+    Ok(shortest)
+}
+
+/// A step of so many sequences of so many rows, from their first position on; `None` where the executor takes no such.
+fn step<E: Executor>(executor: &E, entry: &str, sequences: usize, rows: usize) -> Option<Step> {
+    let facts = executor.facts();
+    let all = sequences * rows;
+    if all > facts.max_tokens || all > facts.max_wanted || sequences > facts.max_sequences {
+        return None;
+    }
+    let mut step = blocks(executor, entry, sequences, rows)?;
+    let sampling = |row: usize| Sampling { position: (row % rows) as u64 + 1, ..Sampling::default() };
+    let wanted = |row| WantedRow { row, sampling: Some(sampling(row)), mask: None, logits: false };
+    step.wanted.extend((0..all).map(wanted));
+    Some(step)
+}
+
+fn draft_step<E: Executor>(executor: &E, draft: &DraftFacts, sequences: usize, rows: usize) -> Option<Step> {
+    if !draft.blocks.contains(&rows) || sequences > draft.sequences {
+        return None;
+    }
+    let mut step = blocks(executor, &draft.entry, sequences, rows)?;
+    step.drafts.extend((0..sequences).map(|_| DraftRow { temperature: 0.0, coins: vec![0.0; rows - 1] }));
+    Some(step)
+}
+
+/// Rows of sequences in pages of their own, as far as the pools have so many.
+fn blocks<E: Executor>(executor: &E, entry: &str, sequences: usize, rows: usize) -> Option<Step> {
+    let facts = executor.facts();
+    let page_tokens = usize::try_from(facts.kv.first().map_or(1, |kind| kind.page_tokens)).ok()?.max(1);
+    let each = rows.div_ceil(page_tokens);
+    let pages = facts.pool_pages.iter().copied().min().unwrap_or(usize::MAX);
+    if sequences * each >= pages {
+        return None;
+    }
+    let mut step = Step { entry: entry.to_owned(), ..Step::default() };
+    let table: Arc<[i32]> = (0..=(sequences * each) as i32).collect();
+    step.translation = facts.kv.iter().map(|_| table.clone()).collect();
+    for s in 0..sequences {
+        let pages = (s * each..(s + 1) * each).map(|page| page as u32 + 1).collect();
+        step.sequences.push(SequenceRows { start: step.tokens.len(), len: rows, pages: Arc::new(pages) });
+        step.tokens.extend(std::iter::repeat_n(0, rows));
+        step.positions.extend(0..rows as i32);
+    }
+    Some(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Clock, Sim};
+    use crate::toy::{Toy, facts, hashed};
+    use crate::{ExecutorFacts, PhysicalPage, StepOutput, Ticket};
+
+    /// A clock that moves whenever somebody asks for a step's output.
+    struct Waits(Sim<Toy>);
+
+    impl Executor for Waits {
+        fn facts(&self) -> &ExecutorFacts {
+            self.0.facts()
+        }
+
+        fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
+            self.0.submit(step)
+        }
+
+        fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+            self.0.clock().advance_by(1000);
+            self.0.poll(ticket)
+        }
+
+        fn copy_pages(&mut self, _: usize, _: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
+            Ok(())
+        }
+    }
+
+    /// Where a step takes what its rows say, just that is found, for all sizes that find room.
+    #[test]
+    fn times_of_steps_are_found() {
+        let model = || -> crate::toy::Model { Box::new(|history| Ok(hashed(20, history))) };
+        let facts = ExecutorFacts { max_sequences: 8, max_wanted: 40, ..facts(20, 4, 60, 64) };
+        let toy = Toy::new(facts, model()).with_drafter(model(), 8, 100, 4);
+        let micros = |step: &Step| (if step.drafts.is_empty() { 2.0 } else { 1.0 }) + step.tokens.len() as f64;
+        let clock = Clock::default();
+        let sim = Sim::new(toy, Box::new(move |step: &Step| micros(step) / 1e6), clock.clone());
+        let costs = measure(&mut Waits(sim), "forward", 1.0, &mut || clock.seconds()).unwrap().unwrap();
+        let near = |line: &Line, rows: usize, micros: f64| (line.at(rows) * 1e6 - micros).abs() < 0.01;
+        // Between 32 and 40 rows nothing fits, beyond them the line goes on.
+        for (rows, micros) in [(1, 3.0), (8, 10.0), (32, 34.0), (50, 52.0)] {
+            assert!(near(&costs.forward, rows, micros), "{rows}: {costs:?}");
+        }
+        assert!(near(&costs.draft, 16, 17.0) && near(&costs.draft, 64, 65.0), "{costs:?}");
+        let mut none = Toy::new(crate::toy::facts(20, 4, 60, 64), model());
+        assert_eq!(measure(&mut none, "forward", 1.0, &mut || 0.0).unwrap(), None);
+    }
+}
