@@ -26,10 +26,8 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
-# Whether the processor has a matrix unit; the peer's bf16 products use it, too.
-UNIT = "amx_bf16" in Path("/proc/cpuinfo").read_text()
 # Target of beamc and dtype of transformers with the same formats between operations.
-DTYPES = {"bf16": ("cpu-amx" if UNIT else "cpu", torch.bfloat16), "f32": ("cpu-f32", torch.float32)}
+DTYPES = {"bf16": ("cpu", torch.bfloat16), "f32": ("cpu-f32", torch.float32)}
 
 
 def arguments():
@@ -41,7 +39,6 @@ def arguments():
     parser.add_argument("--prefill", type=int, default=512, help="tokens of the prompt that is read")
     parser.add_argument("--context", type=int, default=64, help="tokens in the cache before decoding")
     parser.add_argument("--decode", type=int, default=64, help="tokens decoded")
-    parser.add_argument("--target", help="for bf16, in place of `cpu-amx` where the processor has that unit and `cpu` elsewhere")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=3, help="runs of each kind in a round")
     parser.add_argument("--json", type=Path, help="write all numbers here")
@@ -107,7 +104,6 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for dtype in args.dtypes:
             target, torch_dtype = DTYPES[dtype]
-            target = args.target if args.target and dtype == "bf16" else target
             artifact = Path(folder) / dtype
             compile_command = [args.bin / "beamc", "compile", ROOT / "model-spec/beam-nano.toml", "--target", target, "-o", artifact]
             subprocess.run([str(c) for c in compile_command], check=True, capture_output=True)

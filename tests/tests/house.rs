@@ -25,13 +25,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("beam-run", &["features", "ir", "artifact", "engine", "device", "text", "server"]),
 ];
 
-/// The borders where `unsafe` may stand: NVRTC, the memory map of weights, the CUDA driver, the matrix unit of a processor.
-const UNSAFE_FILES: &[&str] = &[
-    "compiler/codegen/src/nvrtc.rs",
-    "runtime/device/src/checkpoint/mmap.rs",
-    "runtime/device/src/cuda/driver.rs",
-    "runtime/device/src/kernels/tiles.rs",
-];
+/// The borders where `unsafe` may stand.
+const UNSAFE_FILES: &[&str] =
+    &["compiler/codegen/src/nvrtc.rs", "runtime/device/src/checkpoint/mmap.rs", "runtime/device/src/cuda/driver.rs"];
 
 /// Words of disk names, imports and kinds that say nothing of a model where they stand in Rust.
 const COMMON_WORDS: &[&str] = &[

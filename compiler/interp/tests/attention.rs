@@ -132,7 +132,7 @@ fn the_result_is_softmax_to_the_last_bit_or_so() {
     let text = |x: &[f32]| x.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
     let pos = (0..n).map(|p| p.to_string()).collect::<Vec<_>>().join(" ");
     let facts = with(kind("k", 1, 2, None));
-    for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused, Order::Pairs] {
+    for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused] {
         let mut env = step(n, &pos, &text(&q), &text(&k), &text(&v));
         let mut cache = MemoryCache::new(vec![0; n]);
         let o = run(&graph(Mask::Causal, order.clone(), 0.7), &facts, &mut cache, &mut env).expect("a result");
@@ -189,7 +189,7 @@ fn what_does_not_fit_is_refused() {
 /// A sink of score 0 weighs as much as a row of score 0 and adds no value; one far below all scores changes nothing.
 #[test]
 fn a_sink_takes_weight_and_gives_no_value() {
-    for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused, Order::Pairs] {
+    for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused] {
         let mut b = GraphBuilder::new();
         let row = |text: &str| Type::Tensor(ty(text));
         let q = b.input("q", row("f32[T, heads = 2, head_dim = 2]"));

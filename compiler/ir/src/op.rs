@@ -133,9 +133,6 @@ pub enum Order {
     Serial,
     /// As `Serial`, of products only: none is rounded before it is added, so a term costs one fused operation and one rounding.
     Fused,
-    /// Of products only, none rounded before it is added: in blocks of 32 terms, those at even places and those at odd
-    /// places have a running total each, which begins at zero; the two are added, and their sum to what came before.
-    Pairs,
     /// The index is cut into equal contiguous parts; each is summed in the inner order, and the results are added by
     /// ascending part. What a sum over ranks of local sums amounts to.
     Split {
@@ -154,7 +151,7 @@ impl Order {
     pub fn is_open(&self) -> bool {
         match self {
             Order::Any => true,
-            Order::Fold | Order::Serial | Order::Fused | Order::Pairs => false,
+            Order::Fold | Order::Serial | Order::Fused => false,
             Order::Split { inner, .. } => inner.is_open(),
         }
     }
@@ -162,7 +159,7 @@ impl Order {
     /// Whether the order has a meaning for products only.
     pub fn is_of_products(&self) -> bool {
         match self {
-            Order::Fused | Order::Pairs => true,
+            Order::Fused => true,
             Order::Any | Order::Fold | Order::Serial => false,
             Order::Split { inner, .. } => inner.is_of_products(),
         }
@@ -172,7 +169,7 @@ impl Order {
     pub fn closed(&self, to: &Order) -> Order {
         match self {
             Order::Any => to.clone(),
-            Order::Fold | Order::Serial | Order::Fused | Order::Pairs => self.clone(),
+            Order::Fold | Order::Serial | Order::Fused => self.clone(),
             Order::Split { parts, inner } => Order::Split { parts: *parts, inner: Box::new(inner.closed(to)) },
         }
     }
@@ -185,7 +182,6 @@ impl fmt::Display for Order {
             Order::Fold => f.write_str("fold"),
             Order::Serial => f.write_str("serial"),
             Order::Fused => f.write_str("fused"),
-            Order::Pairs => f.write_str("pairs"),
             Order::Split { parts, inner } => write!(f, "split {parts} {inner}"),
         }
     }

@@ -15,7 +15,6 @@ mod elementary;
 mod f16;
 mod fold;
 mod narrow;
-mod pairs;
 mod random;
 
 pub use bf16::{
@@ -30,5 +29,4 @@ pub use narrow::{
     BLOCK, Block, E4M3_LARGEST, NVFP4_LARGEST, e2m1_code, e2m1_value, e4m3_code, e4m3_value, e5m2_code, e5m2_value,
     e8m0_code, e8m0_value, round_e4m3, round_e5m2,
 };
-pub use pairs::{PAIRS, pairs_of};
 pub use random::{hash_name, synthetic, uniform};

@@ -60,11 +60,10 @@ impl Reader<'_> {
             None | Some("any") => None,
             Some("serial") => Some(Order::Serial),
             Some("fused") => Some(Order::Fused),
-            Some("pairs") => Some(Order::Pairs),
             Some("fold") => Some(Order::Fold),
             Some(word) => {
                 let message = format!("`products` is `{word}`");
-                return Err(self.error(message, "use `fused`, `pairs`, `serial`, `fold` or `any`"));
+                return Err(self.error(message, "use `fused`, `serial`, `fold` or `any`"));
             }
         };
         let dtype = match form.kv.dtype.as_str() {

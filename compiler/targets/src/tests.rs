@@ -45,7 +45,6 @@ fn formats_of_the_built_in_targets() {
         .collect();
     let wanted = "\
 cpu: act, fp8 weights, nvfp4 weights, assumes nothing, kv f32, \n\
-cpu-amx: act, fp8 weights, nvfp4 weights, assumes nothing, kv f32, \n\
 cpu-f32: f32, fp8 weights, nvfp4 weights, assumes nothing, kv f32, \n\
 cpu-f32-fp8: f32, fp8 native, nvfp4 weights, assumes fp8, kv f32, bf16-to-fp8\n\
 cpu-f32-kv8: f32, fp8 weights, nvfp4 weights, assumes nothing, kv e4m3, \n\

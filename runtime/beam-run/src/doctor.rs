@@ -16,7 +16,6 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
         Err(fact) => format!("none: {fact}; artifacts for `cpu` run without it"),
     };
     let fuses = device::has_fused_multiply_add();
-    let unit = device::has_matrix_unit();
     let text = if args.json {
         let report = json!({
             "ok": true,
@@ -26,7 +25,6 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
             "executors": ["cpu", "cuda", "interp"],
             "cuda": {"found": found.is_ok(), "what": cuda},
             "fused_multiply_add": fuses,
-            "matrix_unit": unit,
             "missing": [],
         });
         format!("{report:#}\n")
@@ -37,9 +35,8 @@ pub fn doctor(args: &JsonArgs) -> Result<(), Failure> {
             true => "yes",
             false => "no: matrix products have the same bits, computed by a library and many times slower",
         };
-        let unit = if unit { "yes: artifacts for `cpu-amx` read prompts fastest" } else { "no" };
         format!(
-            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nfused multiply-add: {fuses}\nmatrix unit (AMX): {unit}\nexecutors: cpu, cuda, interp\nCUDA device: {cuda}\n"
+            "beam-run {version}\nprocessors: {processors}\nmemory: {memory}\nfused multiply-add: {fuses}\nexecutors: cpu, cuda, interp\nCUDA device: {cuda}\n"
         )
     };
     // A closed pipe is the reader's decision, not a fault.

@@ -44,7 +44,7 @@ pub use cpu::CpuExecutor;
 pub use cuda::{CudaExecutor, Given, Ranks, Timed, Verdict, describe_device, selftest};
 pub use error::PrepareError;
 pub use files::FileTier;
-pub use kernels::matmul::{has_fused_multiply_add, has_matrix_unit};
+pub use kernels::matmul::has_fused_multiply_add;
 pub use load::{
     ExecutorKind, decoded_at_once, load, load_drafting, load_probed, load_shared, pool_pages_for, pool_pages_of,
 };

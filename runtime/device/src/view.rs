@@ -168,7 +168,7 @@ impl<'a> Target<'a> {
     pub fn put(&mut self, at: usize, numbers: &[f32]) {
         let range = at..at + numbers.len();
         match self {
-            Target::F32(x) => copy_run(numbers, &mut x[range]),
+            Target::F32(x) => x[range].copy_from_slice(numbers),
             Target::Bf16(x) => encode(numbers, &mut x[range]),
             Target::I32(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = *v as i32),
             Target::Bool(x) => x[range].iter_mut().zip(numbers).for_each(|(o, v)| *o = u8::from(*v != 0.0)),
@@ -256,9 +256,7 @@ const SHORT: usize = 16;
 fn by_short<A: Copy, B: Copy>(from: &[A], to: &mut [B], one: impl Fn(A) -> B) {
     let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<SHORT>(), to.as_chunks_mut::<SHORT>());
     for (from, to) in from.iter().zip(to) {
-        // All are read before any is written: the compiler cannot tell that the runs lie apart.
-        let now = *from;
-        now.iter().zip(to).for_each(|(x, to)| *to = one(*x));
+        from.iter().zip(to).for_each(|(from, to)| *to = one(*from));
     }
     from_rest.iter().zip(to_rest).for_each(|(from, to)| *to = one(*from));
 }
@@ -266,9 +264,7 @@ fn by_short<A: Copy, B: Copy>(from: &[A], to: &mut [B], one: impl Fn(A) -> B) {
 /// Copies a run of equal length.
 #[inline(always)]
 pub(crate) fn copy_run<T: Copy>(from: &[T], to: &mut [T]) {
-    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<SHORT>(), to.as_chunks_mut::<SHORT>());
-    from.iter().zip(to).for_each(|(from, to)| *to = *from);
-    from_rest.iter().zip(to_rest).for_each(|(from, to)| *to = *from);
+    by_short(from, to, |x| x);
 }
 
 /// One number for a whole run.

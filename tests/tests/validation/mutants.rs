@@ -256,7 +256,7 @@ fn exchange_changes(graph: &Graph, id: ValueId, mesh: &Mesh) -> Vec<Change> {
 
 fn other(order: &Order) -> Order {
     match order {
-        Order::Fold | Order::Fused | Order::Pairs => Order::Serial,
+        Order::Fold | Order::Fused => Order::Serial,
         Order::Any | Order::Serial | Order::Split { .. } => Order::Fold,
     }
 }

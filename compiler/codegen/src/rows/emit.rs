@@ -406,7 +406,7 @@ impl Kernel<'_> {
         match order {
             Order::Any | Order::Fold => self.reduce(body, "fold_in_thread", terms),
             Order::Serial => self.reduce(body, "serial_in_thread", terms),
-            Order::Fused | Order::Pairs => Err(format!("a sum in the order `{order}` has no code for row kernels yet")),
+            Order::Fused => Err("a sum in the order `fused` has no code for row kernels yet".to_owned()),
             Order::Split { parts, inner } => {
                 let parts = i64::try_from(*parts).unwrap_or(1).max(1);
                 let part = self.fresh("part");

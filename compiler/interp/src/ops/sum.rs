@@ -13,9 +13,7 @@ fn sum_of(order: &Order, n: usize, term: &dyn Fn(usize) -> f32) -> f32 {
         Order::Any => sum64(n, |i| f64::from(term(i))) as f32,
         Order::Fold => numerics::fold_by(n, term),
         // Numbers that are no products have nothing that could stay unrounded.
-        Order::Serial | Order::Fused | Order::Pairs => {
-            (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i))
-        }
+        Order::Serial | Order::Fused => (1..n).fold(if n == 0 { 0.0 } else { term(0) }, |total, i| total + term(i)),
         Order::Split { parts, inner } => split(*parts, n, |start, len| sum_of(inner, len, &|i| term(start + i))),
     }
 }
@@ -33,7 +31,7 @@ fn split(parts: u64, n: usize, mut part: impl FnMut(usize, usize) -> f32) -> f32
 /// Demands that every cut of an order comes out even over `n` terms.
 pub(crate) fn checked(rule: &'static str, order: &Order, n: usize) -> Result<(), InterpError> {
     match order {
-        Order::Any | Order::Fold | Order::Serial | Order::Fused | Order::Pairs => Ok(()),
+        Order::Any | Order::Fold | Order::Serial | Order::Fused => Ok(()),
         Order::Split { parts, inner } => match usize::try_from(*parts) {
             Ok(parts) if parts > 0 && n.is_multiple_of(parts) => checked(rule, inner, n / parts),
             _ => Err(broken(rule, format!("{n} terms have no {parts} equal parts"))),
@@ -49,7 +47,7 @@ pub(crate) fn checked_sum(rule: &'static str, order: &Order, n: usize) -> Result
     checked(rule, order, n)
 }
 
-/// The sum of products of two binary32 numbers each. For `any`, `fused` and `pairs` products are exact; for other orders each is rounded.
+/// The sum of products of two binary32 numbers each. For `any` and `fused` products are exact; for other orders each is rounded.
 pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -> (f32, f32)) -> f32 {
     match order {
         Order::Any => sum64(n, |i| {
@@ -57,7 +55,6 @@ pub(crate) fn sum_of_products(order: &Order, n: usize, factors: &dyn Fn(usize) -
             f64::from(a) * f64::from(b)
         }) as f32,
         Order::Fused => fused((0..n).map(factors)),
-        Order::Pairs => numerics::pairs_of(n, factors),
         Order::Split { parts, inner } => {
             split(*parts, n, |start, len| sum_of_products(inner, len, &|i| factors(start + i)))
         }
@@ -73,7 +70,6 @@ pub(crate) fn dot(order: &Order, a: &[f32], b: &[f32]) -> f32 {
     match order {
         Order::Any => dot64(a, b) as f32,
         Order::Fused => fused(a.iter().copied().zip(b.iter().copied())),
-        Order::Pairs => numerics::pairs_of(a.len().min(b.len()), |i| (a[i], b[i])),
         Order::Split { parts, inner } => {
             split(*parts, a.len().min(b.len()), |start, len| dot(inner, &a[start..start + len], &b[start..start + len]))
         }

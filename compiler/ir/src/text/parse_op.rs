@@ -201,7 +201,7 @@ impl Parser<'_> {
     }
 
     fn nested_order(&mut self, depth: usize) -> Result<Order, ParseError> {
-        for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused, Order::Pairs] {
+        for order in [Order::Any, Order::Fold, Order::Serial, Order::Fused] {
             if self.eat_word(&order.to_string()) {
                 return Ok(order);
             }
@@ -210,7 +210,7 @@ impl Parser<'_> {
             let parts = self.number()?;
             return Ok(Order::Split { parts, inner: Box::new(self.nested_order(depth + 1)?) });
         }
-        self.expected("`any`, `fold`, `serial`, `fused`, `pairs` or `split` with its parts and the order inside one")
+        self.expected("`any`, `fold`, `serial`, `fused` or `split` with its parts and the order inside one")
     }
 
     fn kv_ref(&mut self) -> Result<KvRef, ParseError> {

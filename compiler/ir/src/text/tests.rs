@@ -67,7 +67,7 @@ fn const_expr() -> impl Strategy<Value = ConstExpr> {
 }
 
 fn order() -> impl Strategy<Value = Order> {
-    let leaf = proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial, Order::Fused, Order::Pairs]);
+    let leaf = proptest::sample::select(vec![Order::Any, Order::Fold, Order::Serial, Order::Fused]);
     leaf.prop_recursive(3, 3, 1, |inner| {
         (any::<u64>(), inner).prop_map(|(parts, inner)| Order::Split { parts, inner: Box::new(inner) })
     })

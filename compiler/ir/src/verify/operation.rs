@@ -111,7 +111,7 @@ pub(super) fn operation(graph: &Graph, id: ValueId, facts: &Facts, level: Level<
 /// A sum is cut into a bounded number of parts, nested to a bounded depth.
 pub(super) fn parts(order: &Order, depth: usize) -> Result<(), String> {
     match order {
-        Order::Any | Order::Fold | Order::Serial | Order::Fused | Order::Pairs => Ok(()),
+        Order::Any | Order::Fold | Order::Serial | Order::Fused => Ok(()),
         Order::Split { parts: 0, .. } => Err("cuts a sum into 0 parts".to_owned()),
         Order::Split { .. } if depth >= Order::MAX_DEPTH => Err("cuts parts of a sum too often".to_owned()),
         Order::Split { inner, .. } => parts(inner, depth + 1),

@@ -93,11 +93,6 @@ impl Linear {
         (self.n, self.k, self.grouped.as_ref().map_or(1, |g| g.slices))
     }
 
-    /// How its terms are added, for every order but `fold`.
-    pub fn terms(&self) -> Terms {
-        self.terms
-    }
-
     /// Whether the weight should be packed for this kernel.
     pub fn packs(&self) -> bool {
         self.order != Order::Fold

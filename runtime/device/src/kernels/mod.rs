@@ -15,11 +15,9 @@ pub(crate) mod linear;
 pub(crate) mod matmul;
 pub(crate) mod moves;
 pub(crate) mod nest;
-pub(crate) mod pairs;
 pub(crate) mod reduce;
 pub(crate) mod spread;
 pub(crate) mod store;
-pub(crate) mod tiles;
 pub(crate) mod top;
 pub(crate) mod walk;
 

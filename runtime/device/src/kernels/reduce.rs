@@ -14,8 +14,6 @@ enum Total {
     Serial,
     /// Products that are added unrounded.
     Fused,
-    /// The same, in blocks with two totals each.
-    Pairs,
     /// In binary64, rounded once.
     Exact,
     Max,
@@ -28,7 +26,6 @@ impl Total {
             Order::Fold => Total::Fold,
             Order::Serial => Total::Serial,
             Order::Fused => Total::Fused,
-            Order::Pairs => Total::Pairs,
             Order::Split { .. } => {
                 return Err(format!("a sum in the order `{order}`, which this executor does not have"));
             }
@@ -40,7 +37,7 @@ impl Total {
         match self {
             Total::Fold => fold_by(n, get),
             // Numbers that are no products have nothing that could stay unrounded.
-            Total::Serial | Total::Fused | Total::Pairs => (1..n).fold(get(0), |sum, i| sum + get(i)),
+            Total::Serial | Total::Fused => (1..n).fold(get(0), |sum, i| sum + get(i)),
             Total::Exact => exact(n, |i| f64::from(get(i))),
             Total::Max => (1..n).fold(get(0), |max, i| max_f32(max, get(i))),
         }
@@ -264,7 +261,6 @@ impl Dot {
                     // The products of an open order are kept whole, as the interpreter keeps them.
                     Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
                     Total::Fused => Terms::Fused.sum(self.len, |t| (term(t)[0], term(t)[1])),
-                    Total::Pairs => Terms::Pairs.sum(self.len, |t| (term(t)[0], term(t)[1])),
                     total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
                 };
                 out.put(at, &[sum]);

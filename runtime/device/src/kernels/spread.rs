@@ -14,25 +14,6 @@ pub(crate) struct Spread {
 impl Spread {
     const INFINITE: u32 = 0x7f80_0000;
 
-    /// What is known of no numbers.
-    pub const NOTHING: Spread = Spread { bf16: true, least: u32::MAX, most: 0 };
-
-    /// What is known of these numbers and those.
-    #[inline(always)]
-    pub fn with(self, x: &[f32]) -> Spread {
-        let other = Spread::of(x);
-        Spread { bf16: self.bf16 & other.bf16, least: self.least.min(other.least), most: self.most.max(other.most) }
-    }
-
-    /// Whether no sum of products of a number of each, rounded to binary32 in whatever order, is subnormal, nor any of the numbers:
-    /// what is not zero is a multiple of a normal power of two (`pairs.rs`).
-    pub fn keeps_normal(self, other: Spread) -> bool {
-        // A number of bf16 is a multiple of the 2^7th part of the largest power of two in it.
-        let grain = |s: Spread| (s.least.min(Self::INFINITE) >> 23) as i32 - 127 - 7;
-        let normal = |s: Spread| s.bf16 && s.least >> 23 > 0;
-        normal(self) && normal(other) && grain(self) + grain(other) >= -126
-    }
-
     /// Looks at every number.
     #[inline(always)]
     pub fn of(x: &[f32]) -> Spread {

@@ -4,7 +4,7 @@ use super::graph::Prepared;
 use super::{root, title};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::kernels::Kernel;
-use crate::kernels::matmul::{Panels, Terms};
+use crate::kernels::matmul::Panels;
 use crate::store::WeightStore;
 use crate::view::View;
 use ir::{DType, KernelEntry, Op, Scope, ValueId, WeightRef};
@@ -62,7 +62,7 @@ type WeightKey = (Scope, String, Option<usize>);
 pub(crate) struct Loader<'w> {
     weights: &'w dyn WeightStore,
     fetched: HashMap<WeightKey, Arc<Vec<f32>>>,
-    packed: HashMap<(WeightKey, Terms, usize, usize), Arc<Panels>>,
+    packed: HashMap<(WeightKey, usize, usize), Arc<Panels>>,
 }
 
 impl<'w> Loader<'w> {
@@ -98,9 +98,7 @@ impl<'w> Loader<'w> {
             }
             for (slot, operand) in graph.value(id).operands.iter().enumerate() {
                 let packs = match &graph.value(id).kernel {
-                    Some(Kernel::Linear(linear)) if slot == 1 && linear.packs() => {
-                        Some((linear.terms(), linear.matrix()))
-                    }
+                    Some(Kernel::Linear(linear)) if slot == 1 && linear.packs() => Some(linear.matrix()),
                     _ => None,
                 };
                 match (&graph.graph.node(*operand).op, packs) {
@@ -222,9 +220,9 @@ impl<'w> Loader<'w> {
         graph: &Prepared,
         id: ValueId,
         key: WeightKey,
-        (terms, (n, k, slices)): (Terms, (usize, usize, usize)),
+        (n, k, slices): (usize, usize, usize),
     ) -> Result<Arc<Panels>, PrepareError> {
-        if let Some(panels) = self.packed.get(&(key.clone(), terms, n, k)) {
+        if let Some(panels) = self.packed.get(&(key.clone(), n, k)) {
             return Ok(Arc::clone(panels));
         }
         let known = self.fetched.contains_key(&key);
@@ -233,8 +231,8 @@ impl<'w> Loader<'w> {
             // Nobody else reads it row by row: only the packed form stays.
             self.fetched.remove(&key);
         }
-        let panels = Arc::new(Panels::pack(&data, terms, slices, n, k));
-        self.packed.insert((key, terms, n, k), Arc::clone(&panels));
+        let panels = Arc::new(Panels::pack(&data, slices, n, k));
+        self.packed.insert((key, n, k), Arc::clone(&panels));
         Ok(panels)
     }
 }

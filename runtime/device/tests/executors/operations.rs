@@ -183,7 +183,7 @@ impl Random<'_> {
                 && t.axes.iter().rev().zip(with.iter().rev()).all(|(a, w)| a.name == *w)
         };
         let facts = self.facts;
-        let order = [Order::Serial, Order::Fold, Order::Fused, Order::Pairs][self.dice.roll(4)].clone();
+        let order = [Order::Serial, Order::Fold, Order::Fused][self.dice.roll(3)].clone();
         let model = |name: &str| WeightRef::Model(name.to_owned());
         Some(match self.dice.roll(4) {
             0 => {
@@ -216,11 +216,7 @@ impl Random<'_> {
                 let x = self.float()?;
                 let axis = self.axis_of(x)?;
                 let y = self.any(|t| t.dtype.is_float() && t.axes.contains(&axis))?;
-                let order = match self.dice.roll(6) {
-                    0 => Order::Fused,
-                    1 => Order::Pairs,
-                    _ => self.order(),
-                };
+                let order = if self.dice.roll(3) == 0 { Order::Fused } else { self.order() };
                 self.b.dot(&axis.name, order, x, y)
             }
         })
