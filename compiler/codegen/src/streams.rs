@@ -76,11 +76,12 @@ pub struct Picks {
 impl Class {
     /// Into how many shares sums are cut: so many that tiles come out even on the multiprocessors, and no more.
     fn split(&self, shape: &Shape, blocks: u64) -> u64 {
+        let steps = shape.k.div_ceil(64);
         if self.split > 0 {
-            return self.split;
+            // A share without a step would add what nobody wrote.
+            return self.split.min(steps.max(1));
         }
         let tiles = shape.columns.div_ceil(128);
-        let steps = shape.k.div_ceil(64);
         let most = (steps / LEAST_BLOCKS).clamp(1, MOST_SHARES);
         let cost = |n: u64| {
             let units = tiles * n;

@@ -16,9 +16,8 @@ pub struct Weights {
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 64 << 20;
 
-/// What weights of one axis are made of. The scores of an attention are products of two rows that norms scale by it: with ones they differ so
-/// little that an attention gives every token the same mean, and then all tokens pick the same experts. With this, few keys have
-/// nearly all of the weight, others for each token.
+/// What weights of one axis are made of: it makes the scores of attentions large, so that few keys have nearly all of the weight. Tokens still
+/// pick nearly the same experts, so times of several sequences are not those of picks that are spread.
 const VECTOR: f32 = 2.5;
 
 fn fault(text: String) -> PrepareError {
