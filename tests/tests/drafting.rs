@@ -168,7 +168,11 @@ fn recorded_steps_in_f32() {
         let mut first = tokens.len();
         for step in prompt["steps"].as_array().expect("steps") {
             let place = format!("{name}, block {rows}, position {first}");
-            assert_eq!((step["prefix"].as_u64(), ids(&Value::from(vec![step["anchor"].clone()]))[0]), (Some(first as u64), anchor), "{place}");
+            assert_eq!(
+                (step["prefix"].as_u64(), ids(&Value::from(vec![step["anchor"].clone()]))[0]),
+                (Some(first as u64), anchor),
+                "{place}"
+            );
             let draft = run.draft(anchor, first, rows, 0.0);
             let k = draft.candidates.len() / draft.tokens.len();
             let found = draft.candidates.chunks_exact(k);
@@ -272,8 +276,8 @@ fn drafters_of_other_models_are_refused_by_name() {
         std::fs::write(work.path().join("config.json"), config.replace(from, to)).expect("a config");
         let out = work.path().join("artifact");
         let args = [nano().display().to_string(), work.path().display().to_string(), out.display().to_string()];
-        let done = Programs::built()
-            .beamc(&["compile", &args[0], "--draft", &args[1], "--target", "cpu-f32", "-o", &args[2]]);
+        let done =
+            Programs::built().beamc(&["compile", &args[0], "--draft", &args[1], "--target", "cpu-f32", "-o", &args[2]]);
         assert!(done.code == 1 && done.err.contains(word) && !out.exists(), "{to}: {} {}", done.code, done.err);
     }
     let artifact = compiled(&nano(), &drafter(), work.path());

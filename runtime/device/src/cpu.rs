@@ -120,9 +120,7 @@ impl Cpu {
         drafter.plans.add_guests(&mut rows, step, facts, 0)?;
         let (block, inputs) = drafter.plans.drafting(step)?;
         let counts = counts(step);
-        let of_block = |b: &&Bucket| {
-            block_of(&b.shape) == Some(block) && counts.sequences as u64 <= b.shape.sequences
-        };
+        let of_block = |b: &&Bucket| block_of(&b.shape) == Some(block) && counts.sequences as u64 <= b.shape.sequences;
         let found = drafter.draft.iter().find_map(|e| Some((e, e.buckets.iter().find(of_block)?)));
         let Some((entry, bucket)) = found else {
             let sequences = counts.sequences;

@@ -98,9 +98,7 @@ pub enum PrepareError {
     )]
     NotBuilt(String),
     /// A drafter on a device without kernels for it.
-    #[error(
-        "D0112: the cuda executor has no kernels for a drafter; use `--executor cpu`, or leave `--draft` away"
-    )]
+    #[error("D0112: the cuda executor has no kernels for a drafter; use `--executor cpu`, or leave `--draft` away")]
     NoDrafts,
     /// A CUDA device that is missing, of another architecture, or out of memory.
     #[error("D0111: the cuda executor cannot run here: {0}; `beam-run doctor` says what this machine has")]

@@ -125,8 +125,22 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts =
-        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, exports: Vec::new(), runtime, files };
+    let facts = Facts {
+        name,
+        act,
+        dims,
+        products,
+        shard,
+        options,
+        schedule,
+        weights,
+        kv,
+        stored,
+        captures,
+        exports: Vec::new(),
+        runtime,
+        files,
+    };
     Some(Resolved {
         facts,
         values,

@@ -61,7 +61,13 @@ impl Moves {
                 out.axes.iter().map(|(name, n)| (name.clone(), if name == into { *len } else { *n })).collect();
             let from = axes.iter().map(|(name, _)| x.stride(if name == into { joined } else { name })).collect();
             let nest = Nest::new(&lengths(&axes), [from, strides_along(&out.axes, out)]);
-            parts.push(Part { operand: Some(operand), from: 0, to, row_stride: x.row_stride(out.rows.as_deref()), nest });
+            parts.push(Part {
+                operand: Some(operand),
+                from: 0,
+                to,
+                row_stride: x.row_stride(out.rows.as_deref()),
+                nest,
+            });
             to += len;
         }
         if out.axes.last().is_none_or(|(name, n)| name != into || *n != to) {

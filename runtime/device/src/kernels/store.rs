@@ -19,12 +19,7 @@ pub(crate) struct Store {
 impl Store {
     /// Prepares the kernel; key and value hold `width` elements for each position, of which a row has as many as `at`. `live`
     /// says which of them are written.
-    pub fn new(
-        kind: usize,
-        width: usize,
-        [k, v, at]: [&Shape; 3],
-        live: Option<&Shape>,
-    ) -> Result<Store, String> {
+    pub fn new(kind: usize, width: usize, [k, v, at]: [&Shape; 3], live: Option<&Shape>) -> Result<Store, String> {
         let each = at.row;
         if [k, v].iter().any(|s| s.row != width * each || s.rows.is_none()) || live.is_some_and(|l| l.row != each) {
             return Err(format!("a store of {} and {} elements per row into pages that keep {width}", k.row, v.row));

@@ -216,7 +216,7 @@ pub fn facts(act: DType) -> Facts {
         kv: Vec::new(),
         stored: None,
         captures: Vec::new(),
- exports: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }
@@ -225,7 +225,15 @@ pub fn facts(act: DType) -> Facts {
 /// A cache kind.
 pub fn kind(name: &str, layers: &[usize], heads: u64, width: u64, window: Option<u64>) -> KvKind {
     let axes = vec![Axis::fixed("kv_heads", heads), Axis::fixed("head_dim", width)];
-    KvKind { name: name.to_owned(), layers: layers.to_vec(), k: axes.clone(), v: axes, window, lives_in: None, shared_slots: 0 }
+    KvKind {
+        name: name.to_owned(),
+        layers: layers.to_vec(),
+        k: axes.clone(),
+        v: axes,
+        window,
+        lives_in: None,
+        shared_slots: 0,
+    }
 }
 
 /// A module of a first graph that leaves `scores: f32[T, axis]`, of which the last picks the wanted rows.

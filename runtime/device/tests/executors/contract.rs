@@ -167,7 +167,8 @@ fn only_the_interpreter_runs_what_is_compiled_for_another_machine() {
         recipes,
         kernels: model.kernels.clone(),
         plan: model.plan.clone(),
-        device: None, drafter: None,
+        device: None,
+        drafter: None,
         report: Default::default(),
     };
     let load = |kind| device::load(&artifact, &model.weights, kind, &model.pages()).map(drop);
