@@ -21,6 +21,9 @@ pub struct DraftArgs {
     /// beginning of a block.
     #[arg(long, value_name = "RULE", default_value = "token", value_parser = ["token", "block"])]
     draft_rule: String,
+    /// How many rows a block has: as many as pay by what steps take and drafts do, or always as many as may be.
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", value_parser = ["adaptive", "fixed"])]
+    draft_policy: String,
     /// Draft each slot's best candidate by itself, not the path that the drafter chose.
     #[arg(long)]
     no_draft_selector: bool,
@@ -36,6 +39,7 @@ impl DraftArgs {
             rows: self.draft_tokens.map(|n| n as usize),
             rule: if self.draft_rule == "block" { AcceptRule::Block } else { AcceptRule::Token },
             costs: None,
+            is_fixed: self.draft_policy == "fixed",
             forced: self.simulate_acceptance,
             selects: !self.no_draft_selector,
         }
@@ -52,7 +56,8 @@ impl DraftArgs {
 /// nobody drafts.
 pub fn learn_costs<E: Executor>(executor: &mut E, limits: &mut Limits) -> Result<(), Failure> {
     agree(executor, &limits.draft)?;
-    if limits.draft.rows.is_some_and(|rows| rows < 2) || limits.draft.forced.is_some() {
+    let draft = &limits.draft;
+    if draft.rows.is_some_and(|rows| rows < 2) || draft.forced.is_some() || draft.is_fixed {
         return Ok(());
     }
     let start = Instant::now();
@@ -73,7 +78,7 @@ pub fn agree<E: Executor>(executor: &E, limits: &DraftLimits) -> Result<(), Fail
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "R0110: `{flag}` is about drafts, and the artifact has no drafter; compile it with `beamc compile --draft`, or leave the flag out"
+        "R0110: `{flag}` is about drafts, and no drafter runs; compile with `beamc compile --draft` and name its weights with `--draft`, or leave the flag out"
     )))
 }
 

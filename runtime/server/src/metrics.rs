@@ -383,14 +383,15 @@ fn draft_text(drafts: &DraftCounts, page: &mut Page) {
     page.counter("spec_draft_tokens_total", "drafts verified", drafts.drafted as f64);
     page.counter("spec_accepted_tokens_total", "drafts that stand", drafts.accepted as f64);
     page.counter("spec_committed_tokens_total", "tokens that verified blocks left", drafts.committed as f64);
-    let of_slots: [(&str, &str, fn(&(u64, u64)) -> u64); 2] = [
-        ("spec_reached_drafts_total", "drafts that all drafts before them let be reached, by slot", |slot| slot.0),
-        ("spec_accepted_drafts_total", "those of them that stand, by slot", |slot| slot.1),
-    ];
-    for (name, help, count) in of_slots {
+    let reached = drafts.slots.map(|slot| slot.0);
+    let stood = drafts.slots.map(|slot| slot.1);
+    for (name, help, counts) in [
+        ("spec_reached_drafts_total", "drafts that all drafts before them let be reached, by slot", reached),
+        ("spec_accepted_drafts_total", "those of them that stand, by slot", stood),
+    ] {
         page.head(name, "counter", help);
-        for (slot, counts) in drafts.slots.iter().enumerate() {
-            page.sample(name, &format!("position=\"{}\"", slot + 1), count(counts) as f64);
+        for (slot, count) in counts.into_iter().enumerate() {
+            page.sample(name, &format!("position=\"{}\"", slot + 1), count as f64);
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct DraftLimits {
     pub rule: AcceptRule,
     /// What steps take. Without it every block has as many rows as it may.
     pub costs: Option<DraftCosts>,
+    /// Whether every block has as many rows as it may, whatever steps take.
+    pub is_fixed: bool,
     /// Commits so many tokens a block on average, whatever the model says: for benchmarks, the text is meaningless.
     pub forced: Option<f64>,
     /// Whether the path through the candidates that the drafter chose is taken; if not, each slot's first candidate is.
@@ -39,7 +41,14 @@ pub struct DraftLimits {
 impl Default for DraftLimits {
     /// Blocks as long as they may be, on the drafter's path.
     fn default() -> Self {
-        DraftLimits { rows: None, rule: AcceptRule::default(), costs: None, forced: None, selects: true }
+        DraftLimits {
+            rows: None,
+            rule: AcceptRule::default(),
+            costs: None,
+            is_fixed: false,
+            forced: None,
+            selects: true,
+        }
     }
 }
 
@@ -139,7 +148,7 @@ impl DraftPolicy {
         let sizes: Vec<usize> = sizes.iter().copied().filter(|rows| *rows >= 2 && *rows <= most).collect();
         let none = Choice { rows: 1, takes_part: vec![false; habits.len()] };
         let Some(largest) = sizes.last().copied() else { return none };
-        let Some(costs) = limits.costs.as_ref().filter(|_| limits.forced.is_none()) else {
+        let Some(costs) = limits.costs.as_ref().filter(|_| limits.forced.is_none() && !limits.is_fixed) else {
             return Choice { rows: largest, takes_part: vec![true; habits.len()] };
         };
         let n = habits.len();
@@ -230,7 +239,8 @@ mod tests {
     #[test]
     fn without_costs_or_with_forced_runs_blocks_are_whole() {
         let (bad, policy) = (habit(0.0), DraftPolicy::default());
-        for limits in [DraftLimits::default(), DraftLimits { forced: Some(4.0), ..limits(1.0) }] {
+        let fixed = DraftLimits { is_fixed: true, ..limits(1.0) };
+        for limits in [DraftLimits::default(), fixed, DraftLimits { forced: Some(4.0), ..limits(1.0) }] {
             let choice = policy.choose(&limits, &[&bad], &[2, 4, 8], 7);
             assert_eq!(choice, Choice { rows: 4, takes_part: vec![true] });
         }

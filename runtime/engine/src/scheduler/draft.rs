@@ -78,11 +78,11 @@ impl Scheduler {
 
     /// Adds a sequence to a draft step, if its block finds pages; the next row goes without drafts otherwise.
     fn ask(&mut self, at: usize, rows: usize, step: &mut Step, parts: &mut Vec<Part>) {
-        let most = self.limits.context_tokens.unwrap_or(i32::MAX as usize).min(i32::MAX as usize);
         let Some(sequence) = self.running.get_mut(at) else { return };
         let (from, to) = (sequence.fed, sequence.fed + rows);
         let Some(anchor) = sequence.unfed().first().copied() else { return };
-        if to > most || self.kv.extend(&mut sequence.table, sequence.done, from, to) < to {
+        // Rows behind the context are scratch alone: none of them is ever verified.
+        if to > i32::MAX as usize || self.kv.extend(&mut sequence.table, sequence.done, from, to) < to {
             sequence.habit.plain_until = sequence.tokens.len() + 1;
             return;
         }

@@ -1,7 +1,8 @@
 //! From an artifact's parts to a simulated device of a named target.
 
+use super::cost::CONTEXT;
 use super::{Blank, Clock, CostModel, Sim};
-use crate::ExecutorFacts;
+use crate::{DraftFacts, ExecutorFacts};
 use ir::{KernelModule, Plan};
 use std::sync::Arc;
 use targets::Target;
@@ -24,6 +25,8 @@ pub struct Predicted<'a> {
     pub memory_share: f64,
     /// Bytes of cache; `None` takes what memory is left.
     pub cache_bytes: Option<u64>,
+    /// The drafter's kernels by rows of a block, ascending, if there is a drafter.
+    pub drafter: Vec<(usize, Arc<KernelModule>)>,
 }
 
 impl Predicted<'_> {
@@ -41,8 +44,17 @@ impl Predicted<'_> {
             "E0314: the plan has no bucket, so nothing can run; compile the artifact for a target with buckets",
         )?;
         facts.takes_choices = true;
-        let time = CostModel::new(self.kernels.clone(), target)?;
+        facts.draft = self.draft_facts(&facts);
+        let time = CostModel::new(self.kernels.clone(), target)?.with_drafter(&self.drafter);
         Ok(Sim::new(Blank::new(facts), Box::new(time), clock))
+    }
+
+    /// What an engine must know of the drafter. Its candidates are made up as all tokens are.
+    fn draft_facts(&self, facts: &ExecutorFacts) -> Option<DraftFacts> {
+        let (_, kernels) = self.drafter.last()?;
+        let entry = kernels.entries.iter().find(|e| e.name != CONTEXT)?.name.clone();
+        let blocks = self.drafter.iter().map(|(rows, _)| *rows).collect();
+        Some(DraftFacts { entry, blocks, sequences: facts.max_sequences, candidates: 1 })
     }
 
     fn cache_left(&self, target: &Target) -> Result<u64, String> {

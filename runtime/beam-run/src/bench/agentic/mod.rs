@@ -200,7 +200,9 @@ fn simulated(
     let cache_bytes = args.cache_tokens.map(of_tokens);
     let kernels = Arc::new(artifact.kernels.clone());
     let (plan, weight_bytes) = (&artifact.plan, artifact.memory.bytes);
-    let wanted = Predicted { kernels, plan, weight_bytes, target, memory_share: MEMORY_SHARE, cache_bytes };
+    let blocks = artifact.drafter.iter().flat_map(|drafter| &drafter.blocks);
+    let drafter = blocks.map(|b| (b.tokens as usize, Arc::new(b.kernels.clone()))).collect();
+    let wanted = Predicted { kernels, plan, weight_bytes, target, memory_share: MEMORY_SHARE, cache_bytes, drafter };
     let device = wanted.device(clock.clone()).map_err(Failure::input)?;
     let limits = args.limits(longest);
     drafts::agree(&device, &limits.draft)?;
