@@ -104,7 +104,7 @@ pub fn load_drafting(
             executor.share_memory();
             Box::new(executor)
         }
-        ExecutorKind::Cuda => return Err(PrepareError::NoDrafts),
+        ExecutorKind::Cuda(_) => return Err(PrepareError::NoDrafts),
     })
 }
 
