@@ -34,7 +34,7 @@ pub fn read(draft: &Path, job: &Job, blocks: &[u64]) -> Result<Draft, Failure> {
     let mut models = Vec::new();
     let mut last = None;
     for block in blocks {
-        let own = input::choices(&job.target, &job.mesh, &[]);
+        let own = input::choices(&job.target, &job.mesh, &[], job.exact);
         let target = Some(Box::new(job.model.clone()));
         let choices = Choices { target, draft_tokens: Some(block), ..own };
         let (model, checked) = input::model(draft, &choices)?;

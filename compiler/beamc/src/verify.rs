@@ -126,7 +126,7 @@ fn run<'j>(args: &SpecArgs, job: &'j Job, seeds: u64) -> Result<Outcome<'j>, Fai
     for act in narrow.into_iter().chain([DType::F32]) {
         let mut read = |small: &Small| {
             let (dims, layers) = (small.dims.clone(), small.layers.clone());
-            let choices = input::choices(&job.target, &job.mesh, &args.option, args.exact);
+            let choices = input::choices(&job.target, &job.mesh, &args.option, job.exact);
             let choices = Choices { act: Some(act), dims, layers, target: job.drafts_for.clone(), ..choices };
             let mut checked = spec::check_path(path, &library, &choices);
             let first = || checked.diagnostics.first().map_or_else(String::new, |d| d.message.clone());

@@ -258,12 +258,14 @@ fn facts() -> impl Strategy<Value = Facts> {
         shared_slots,
         ..kind
     });
-    let capture = (name(), name(), name(), vec(0usize..9, 0..4)).prop_map(|(name, entry, value, layers)| Capture {
-        name,
-        entry,
-        value,
-        layers,
-    });
+    let capture = || {
+        (name(), name(), name(), vec(0usize..9, 0..4)).prop_map(|(name, entry, value, layers)| Capture {
+            name,
+            entry,
+            value,
+            layers,
+        })
+    };
     let runtime =
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
@@ -273,7 +275,7 @@ fn facts() -> impl Strategy<Value = Facts> {
         vec(weight(), 0..3),
         vec(kv, 0..3),
         option::of(stored()),
-        [vec(capture.clone(), 0..3), vec(capture, 0..3)],
+        [vec(capture(), 0..3), vec(capture(), 0..3)],
         runtime,
         vec(name(), 0..2),
     )

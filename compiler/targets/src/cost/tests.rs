@@ -19,6 +19,7 @@ fn facts() -> Facts {
         v: rows.clone(),
         window,
         lives_in: None,
+        shared_slots: 0,
     };
     Facts {
         name: "shapes".to_owned(),
@@ -32,6 +33,7 @@ fn facts() -> Facts {
         kv: vec![kv("all", None), kv("near", Some(512))],
         stored: None,
         captures: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

@@ -132,6 +132,7 @@ proptest! {
             sequences: sequences.into_iter().map(|(start, len, pages)| engine::SequenceRows { start, len, pages: Arc::new(pages) }).collect(),
             translation: translation.into_iter().map(Arc::from).collect(),
             wanted: wanted.into_iter().map(|row| WantedRow { row, sampling: None, mask: None, logits: true }).collect(),
+            ..Step::default()
         };
         CPU.with_borrow_mut(|cpu| {
             if let Ok(ticket) = cpu.submit(step) {
