@@ -72,6 +72,8 @@ fn read(recipes: &[artifact::WeightRecipe], folder: &Path) -> Weights {
 struct Run {
     executor: Box<dyn Executor>,
     page_tokens: usize,
+    /// Pages of the longest sequence.
+    longest: usize,
     entry: String,
 }
 
@@ -80,19 +82,26 @@ impl Run {
         let pages = pool_pages_of(artifact, context, 1);
         let executor = load_drafting(artifact, weights[0], weights[1], kind, &pages).expect("an executor");
         let page_tokens = artifact.plan.kv[0].page_tokens as usize;
-        Run { executor, page_tokens, entry: artifact.plan.entries[0].name.clone() }
+        let longest = context.div_ceil(page_tokens) + 1;
+        Run { executor, page_tokens, longest, entry: artifact.plan.entries[0].name.clone() }
     }
 
     fn step(&self, tokens: &[i32], first: usize) -> Step {
         let pages = (first + tokens.len()).div_ceil(self.page_tokens);
-        let table: Arc<[i32]> = (1..=pages as i32).collect();
+        // Kinds may share one memory, page p of each at p times its size: each has pages behind those of the one before.
+        let (mut end, mut tables) = (0u64, Vec::<Arc<[i32]>>::new());
+        for kind in &self.executor.facts().kv {
+            let from = end.div_ceil(kind.page_bytes()).max(1);
+            tables.push((from..from + pages as u64).map(|page| page as i32).collect());
+            end = (from + self.longest as u64) * kind.page_bytes();
+        }
         let pages = Arc::new((0..pages as u32).collect());
         Step {
             entry: self.entry.clone(),
             tokens: tokens.to_vec(),
             positions: (first..first + tokens.len()).map(|p| p as i32).collect(),
             sequences: vec![SequenceRows { start: 0, len: tokens.len(), pages }],
-            translation: vec![table; self.executor.facts().kv.len()],
+            translation: tables,
             ..Step::default()
         }
     }
@@ -158,7 +167,7 @@ fn recorded_steps_in_f32() {
     let weights = [read(&artifact.recipes, &nano()), read(own, &drafter())];
     let text = std::fs::read_to_string(drafter().join("eval/golden.json")).expect("golden");
     let golden: Value = serde_json::from_str(&text).expect("JSON");
-    let (mut steps, mut clear) = (0, 0);
+    let (mut steps, mut slots, mut clear) = (0, 0, 0);
     for prompt in golden["prompts"].as_array().expect("prompts") {
         let (name, rows) = (&prompt["id"], prompt["block"].as_u64().expect("a block") as usize);
         let tokens = ids(&prompt["prompt_ids"]);
@@ -178,6 +187,7 @@ fn recorded_steps_in_f32() {
             let found = draft.candidates.chunks_exact(k);
             let gaps = step["candidate_gap"].as_array().expect("gaps");
             for ((slot, gap), found) in step["candidates"].as_array().expect("slots").iter().zip(gaps).zip(found) {
+                slots += 1;
                 if number(gap) > CLEAR {
                     let found: Vec<i32> = found.iter().map(|id| *id as i32).collect();
                     assert_eq!(found, ids(slot), "{place}");
@@ -197,7 +207,7 @@ fn recorded_steps_in_f32() {
             steps += 1;
         }
     }
-    assert!(steps > 80 && clear > 5 * steps * 9 / 10, "{steps} steps, {clear} slots with clear candidates");
+    assert!(steps > 80 && clear * 10 > slots * 8, "{steps} steps, {clear} of {slots} slots have clear candidates");
 }
 
 /// A model with the fixture's width and vocabulary.

@@ -80,8 +80,7 @@ impl Drafter {
         let all = recipes(&kernels.facts);
         let borrowed = |r: &WeightRecipe| kernels.facts.weight(r.scope, &r.name).is_some_and(|w| w.borrowed);
         let (lent, own): (Vec<WeightRecipe>, Vec<WeightRecipe>) = all.into_iter().partition(borrowed);
-        let copies: Vec<WeightRecipe> =
-            lent.into_iter().filter(|r| !lies_alike(&r.name, kernels, model)).collect();
+        let copies: Vec<WeightRecipe> = lent.into_iter().filter(|r| !lies_alike(&r.name, kernels, model)).collect();
         let placed: Vec<WeightRecipe> = own.iter().chain(&copies).cloned().collect();
         let memory = weight_memory(kernels, &placed)?;
         memory.check(&placed)?;

@@ -1,10 +1,13 @@
 //! Loading an artifact: everything is verified before anything is used.
 
 use crate::device_code::DEVICE;
-use crate::error::{malformed, shortened};
 use crate::drafter::path_of;
+use crate::error::{malformed, shortened};
 use crate::files::{self, COPIES, FileEntry, KERNELS, MANIFEST, MEMORY, PLAN, REPORT, WEIGHTS};
-use crate::{Artifact, DRAFTER, DeviceCode, Drafter, DrafterBlock, FORMAT, LoadError, Manifest, VERSION, WeightMemory, WeightRecipe};
+use crate::{
+    Artifact, DRAFTER, DeviceCode, Drafter, DrafterBlock, FORMAT, LoadError, Manifest, VERSION, WeightMemory,
+    WeightRecipe,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;

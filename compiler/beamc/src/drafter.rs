@@ -55,7 +55,8 @@ fn lengths(blocks: &[u64]) -> Result<Vec<u64>, Failure> {
     blocks.dedup();
     match blocks.iter().find(|n| !ROWS.contains(*n)) {
         Some(odd) => {
-            let message = format!("`--draft-tokens` lists {odd}, and a block has {} to {} rows", ROWS.start(), ROWS.end());
+            let message =
+                format!("`--draft-tokens` lists {odd}, and a block has {} to {} rows", ROWS.start(), ROWS.end());
             Err(Failure::input("C0011", message)
                 .help("the first row is the token that is known; a block of 8 drafts 7"))
         }

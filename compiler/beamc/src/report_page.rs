@@ -136,7 +136,8 @@ fn drafter(report: &Value, out: &mut String) {
         let _ = writeln!(out, "  cache {kind}: {} layers, {bytes} bytes a token, {home}", number(&kv["layers"]));
     }
     let context = number(&report["context_tokens"]);
-    let _ = writeln!(out, "  a block pays if a cycle commits more tokens a sequence than this, at {context} positions:");
+    let _ =
+        writeln!(out, "  a block pays if a cycle commits more tokens a sequence than this, at {context} positions:");
     let _ = writeln!(out, "  {:>6} {:>10} {:>10} {:>10}", "block", "sequences", "by time", "by bytes");
     let ratio = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |x| format!("{x:.2}"));
     for row in items(&report["pays"]) {

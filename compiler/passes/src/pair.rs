@@ -116,9 +116,10 @@ fn block(drafter: &Model) -> Option<u64> {
 fn with_blocks(target: &Target, entry: Option<&str>, blocks: &[u64]) -> Target {
     let mut target = target.clone();
     let Some(entry) = entry else { return target };
-    let single = target.buckets.iter().filter(|rule| {
-        rule.rows == RowsPerSequence::One && rule.entry.as_deref().is_none_or(|of| of == entry)
-    });
+    let single = target
+        .buckets
+        .iter()
+        .filter(|rule| rule.rows == RowsPerSequence::One && rule.entry.as_deref().is_none_or(|of| of == entry));
     let of = |rule: &BucketRule, block: u64| BucketRule {
         entry: Some(entry.to_owned()),
         rows: RowsPerSequence::Block(block),

@@ -30,7 +30,8 @@ pub(crate) fn facts() -> Facts {
         k: vec![axis("kv_heads"), axis("head_dim")],
         v: vec![axis("kv_heads"), axis("head_dim")],
         window,
-        lives_in: None, shared_slots: 0,
+        lives_in: None,
+        shared_slots: 0,
     };
     let mut weights = vec![
         model("embed", &[&["vocab"], &["hidden"]]),
@@ -59,7 +60,7 @@ pub(crate) fn facts() -> Facts {
         kv: vec![kv("near", &[0, 1, 3], Some(2)), kv("far", &[2], None)],
         stored: None,
         captures: Vec::new(),
- exports: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

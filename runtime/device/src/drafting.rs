@@ -74,7 +74,8 @@ impl Plans {
         for kind in &plan.kv {
             let Some(home) = &kind.lives_in else { continue };
             let host = artifact.plan.kv.iter().position(|k| k.kind == *home);
-            let host = host.ok_or_else(|| mismatch(format!("keeps `{}` in `{home}`", kind.kind), "know no such kind"))?;
+            let host =
+                host.ok_or_else(|| mismatch(format!("keeps `{}` in `{home}`", kind.kind), "know no such kind"))?;
             guests.push((kind.clone(), host));
         }
         let unused = |k: &KvLayout| KvLayout { kind: format!("target.{}", k.kind), layers: Vec::new(), ..k.clone() };
@@ -225,7 +226,9 @@ fn results(entry: &KernelEntry) -> Result<usize, PrepareError> {
         Some(fixed.collect::<Vec<_>>())
     });
     match &lengths {
-        [Some(tokens), Some(ids), Some(q)] if ids == q && ids.len() == 2 && tokens.as_slice() == &ids[..1] => Ok(ids[1]),
+        [Some(tokens), Some(ids), Some(q)] if ids == q && ids.len() == 2 && tokens.as_slice() == &ids[..1] => {
+            Ok(ids[1])
+        }
         _ => Err(mismatch(
             format!("runs entry `{}`", entry.name),
             "do not leave a token, candidates and their probabilities for each slot",

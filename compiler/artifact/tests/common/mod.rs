@@ -70,7 +70,7 @@ pub fn facts() -> Facts {
         kv: Vec::new(),
         stored: None,
         captures: Vec::new(),
- exports: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: vec!["small.toml".to_owned()],
     }
@@ -141,7 +141,8 @@ pub fn plan() -> Plan {
             program("last", vec![Place::Arena(x), Place::Elsewhere, Place::Arena(result)], KernelKind::Rows),
         ],
     };
-    let entry = PlanEntry { name: "forward".to_owned(), instances: Vec::new(), captures: Vec::new(), buckets: vec![bucket] };
+    let entry =
+        PlanEntry { name: "forward".to_owned(), instances: Vec::new(), captures: Vec::new(), buckets: vec![bucket] };
     Plan { kv: Vec::new(), entries: vec![entry], arena_bytes: 256 }
 }
 
@@ -160,7 +161,8 @@ pub fn artifact() -> Artifact {
         recipes,
         kernels,
         plan: plan(),
-        device: None, drafter: None,
+        device: None,
+        drafter: None,
         report: serde_json::json!({"kernels": 2, "arena_bytes": 256}),
     }
 }

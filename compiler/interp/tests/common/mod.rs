@@ -62,7 +62,7 @@ pub fn facts(schedule: &[&str], kv: Vec<KvKind>) -> Facts {
         kv,
         stored: None,
         captures: Vec::new(),
- exports: Vec::new(),
+        exports: Vec::new(),
         runtime: RuntimeFacts::default(),
         files: Vec::new(),
     }

@@ -35,7 +35,7 @@ impl Parser<'_> {
             kv: Vec::new(),
             stored: None,
             captures: Vec::new(),
- exports: Vec::new(),
+            exports: Vec::new(),
             runtime: RuntimeFacts::default(),
             files: Vec::new(),
         };

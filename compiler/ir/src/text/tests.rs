@@ -244,9 +244,20 @@ fn facts() -> impl Strategy<Value = Facts> {
     let schedule = vec((kinds(), 1usize..4), 0..3)
         .prop_map(|runs| runs.into_iter().flat_map(|(k, n)| std::iter::repeat_n(k, n)).collect::<Vec<_>>());
     let kv = (name(), vec(0usize..9, 0..4), vec(fixed_axis(), 0..3), vec(fixed_axis(), 0..3), option::of(any::<u64>()))
-        .prop_map(|(name, layers, k, v, window)| KvKind { name, layers, k, v, window, lives_in: None, shared_slots: 0 });
-    let kv = (kv, option::of(name()), 0u64..3)
-        .prop_map(|(kind, lives_in, shared_slots)| KvKind { lives_in, shared_slots, ..kind });
+        .prop_map(|(name, layers, k, v, window)| KvKind {
+            name,
+            layers,
+            k,
+            v,
+            window,
+            lives_in: None,
+            shared_slots: 0,
+        });
+    let kv = (kv, option::of(name()), 0u64..3).prop_map(|(kind, lives_in, shared_slots)| KvKind {
+        lives_in,
+        shared_slots,
+        ..kind
+    });
     let capture = (name(), name(), name(), vec(0usize..9, 0..4)).prop_map(|(name, entry, value, layers)| Capture {
         name,
         entry,
@@ -257,9 +268,25 @@ fn facts() -> impl Strategy<Value = Facts> {
         (option::of(any::<u64>()), vec(any::<u32>(), 0..3), option::of(any::<u32>()), option::of(any::<u32>()))
             .prop_map(|(context, stop, start, pad)| RuntimeFacts { context, stop, start, pad });
     let first = (name(), dtype(), dims, products, shard, options, schedule);
-    (first, vec(weight(), 0..3), vec(kv, 0..3), option::of(stored()), [vec(capture.clone(), 0..3), vec(capture, 0..3)], runtime, vec(name(), 0..2))
+    (
+        first,
+        vec(weight(), 0..3),
+        vec(kv, 0..3),
+        option::of(stored()),
+        [vec(capture.clone(), 0..3), vec(capture, 0..3)],
+        runtime,
+        vec(name(), 0..2),
+    )
         .prop_map(
-            |((name, act, dims, products, shard, options, schedule), weights, kv, stored, [captures, exports], runtime, files)| {
+            |(
+                (name, act, dims, products, shard, options, schedule),
+                weights,
+                kv,
+                stored,
+                [captures, exports],
+                runtime,
+                files,
+            )| {
                 Facts {
                     name,
                     act,

@@ -28,11 +28,8 @@ fn handed_on<'g>(graph: &'g Graph, value: &str) -> Option<&'g TensorType> {
 
 /// A plan leaves what the model exports, all buckets in one place, and writes nothing else there.
 pub(super) fn planned(entry: &PlanEntry, kernels: &KernelEntry, facts: &Facts, report: &mut Report) {
-    let wanted = |e: &Capture| Captured {
-        place: Captured::place_of(&e.name),
-        value: e.value.clone(),
-        layers: e.layers.clone(),
-    };
+    let wanted =
+        |e: &Capture| Captured { place: Captured::place_of(&e.name), value: e.value.clone(), layers: e.layers.clone() };
     let exports = facts.exports.iter().filter(|e| e.entry == entry.name).map(wanted);
     report.check(entry.captures.iter().cloned().eq(exports), CODE, &entry.name, || {
         "it leaves other rows for a drafter than the model exports".to_owned()

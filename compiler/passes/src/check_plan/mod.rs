@@ -18,8 +18,8 @@
 mod tests;
 
 use crate::PassError;
-use ir::{BucketPlan, Buffer, Captured, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Op, Place, Plan, Type};
 use ir::ValueId;
+use ir::{BucketPlan, Buffer, Captured, Graph, KernelEntry, KernelGraph, KernelModule, Launch, Op, Place, Plan, Type};
 use std::collections::{BTreeMap, HashMap};
 
 /// Who wrote a stretch of bytes.

@@ -80,12 +80,7 @@ pub fn run(kernels: &KernelModule, compile: &Compile<'_>) -> Result<Plan, PassEr
     Ok(Plan { kv, entries, arena_bytes })
 }
 
-fn bucket_plan(
-    entry: &KernelEntry,
-    bucket: Bucket,
-    fuse: &Fuse,
-    reserved: &Reserved,
-) -> Result<BucketPlan, PassError> {
+fn bucket_plan(entry: &KernelEntry, bucket: Bucket, fuse: &Fuse, reserved: &Reserved) -> Result<BucketPlan, PassError> {
     let shared = shared(entry, &bucket, reserved)?;
     let base = shared.values().map(|b| b.offset_bytes + b.bytes).max().unwrap_or(0).max(reserved.end);
     let mut arena_bytes = base;

@@ -5,8 +5,8 @@ use super::{plan, probe, ranks, regions};
 use crate::PassError;
 use interp::WeightMap;
 use interp::{Cache, Context, Data, Env, Hooks, InterpError, MemoryCache, NoHooks, Outputs, RankWeights, Tensor};
-use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
 use ir::ValueId;
+use ir::{Axis, Block, DType, Entry, Extent, Facts, Graph, KernelModule, Model, Module, Op, Plan, Scope, Sharding};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Sequence and position of every row, step by step: two prompts, one of them far out; a row, a chunk and a new

@@ -27,7 +27,8 @@ impl<'a> Reader<'a> {
                 k: Vec::new(),
                 v: Vec::new(),
                 window: None,
-                lives_in: None, shared_slots: 0,
+                lives_in: None,
+                shared_slots: 0,
             };
             for (key, (key_span, item)) in table {
                 match key.as_str() {

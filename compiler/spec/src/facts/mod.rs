@@ -80,22 +80,7 @@ pub(crate) fn resolve(
     out: &mut Vec<Diagnostic>,
 ) -> Option<Resolved> {
     let before = out.len();
-    let mut reader = Reader {
-        merged,
-        sources,
-        out,
-        numbers: HashMap::new(),
-        arms: HashMap::new(),
-        text_arms,
-        dim_spans: HashMap::new(),
-        told: HashSet::new(),
-        prefix_span: None,
-        refused_columns: Vec::new(),
-        named_elsewhere: Vec::new(),
-        target,
-        draft_tokens: choices.draft_tokens,
-        missing: Vec::new(),
-    };
+    let mut reader = Reader::new(merged, text_arms, choices, target, sources, out);
     let (name, act) = reader.model(choices);
     let (mut dims, products) = reader.dims(choices);
     let sums = reader.sums(&mut dims);
@@ -125,8 +110,22 @@ pub(crate) fn resolve(
         return None;
     }
     let files = sources.names();
-    let facts =
-        Facts { name, act, dims, products, shard, options, schedule, weights, kv, stored, captures, exports: Vec::new(), runtime, files };
+    let facts = Facts {
+        name,
+        act,
+        dims,
+        products,
+        shard,
+        options,
+        schedule,
+        weights,
+        kv,
+        stored,
+        captures,
+        exports: Vec::new(),
+        runtime,
+        files,
+    };
     Some(Resolved {
         facts,
         values,
@@ -168,6 +167,32 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn new(
+        merged: &'a Merged,
+        text_arms: HashMap<String, BTreeSet<String>>,
+        choices: &Choices,
+        target: Option<&'a Model>,
+        sources: &'a Sources,
+        out: &'a mut Vec<Diagnostic>,
+    ) -> Self {
+        Reader {
+            merged,
+            sources,
+            out,
+            numbers: HashMap::new(),
+            arms: HashMap::new(),
+            text_arms,
+            dim_spans: HashMap::new(),
+            told: HashSet::new(),
+            prefix_span: None,
+            refused_columns: Vec::new(),
+            named_elsewhere: Vec::new(),
+            target,
+            draft_tokens: choices.draft_tokens,
+            missing: Vec::new(),
+        }
+    }
+
     fn table(&self, name: &str) -> Option<&'a Table> {
         self.merged.table(name)
     }
