@@ -50,7 +50,7 @@ fn apart(looking: &Looking, one: &Value, other: &Value, depth: usize) -> bool {
         if members("anyOf").is_some_and(all_are) || members("oneOf").is_some_and(all_are) {
             return true;
         }
-        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(looking, against, value, depth))) {
+        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(against, value, depth))) {
             return true;
         }
     }
@@ -64,7 +64,7 @@ fn listed(map: &Map<String, Value>) -> Option<&[Value]> {
 }
 
 /// Whether the schema surely does not admit the value.
-fn excludes(looking: &Looking, schema: &Value, value: &Value, depth: usize) -> bool {
+fn excludes(schema: &Value, value: &Value, depth: usize) -> bool {
     let Value::Object(map) = schema else { return *schema == Value::Bool(false) };
     if listed(map).is_some_and(|values| !values.iter().any(|other| is_same(other, value))) {
         return true;
@@ -84,7 +84,7 @@ fn excludes(looking: &Looking, schema: &Value, value: &Value, depth: usize) -> b
     let of = map.get("properties").and_then(Value::as_object);
     required.iter().any(|name| !value.contains_key(*name))
         || of.is_some_and(|of| {
-            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(looking, schema, value, depth)))
+            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(schema, value, depth)))
         })
 }
 
