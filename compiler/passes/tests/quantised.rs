@@ -171,7 +171,7 @@ fn held(format: &str, rows: usize, columns: usize, seed: usize) -> Vec<f32> {
             "fp8" => sign * if column == 0 { 14.0 } else { (draw % 15) as f32 } * 2f32.powi(row as i32 % 4 - 2),
             // The same for each block and 6.
             _ => {
-                let code = if column % 16 == 0 { 7 } else { draw as u8 % 8 };
+                let code = if column.is_multiple_of(16) { 7 } else { draw as u8 % 8 };
                 sign * numerics::e2m1_value(code) * 2f32.powi((row + column / 16) as i32 % 3 - 1)
             }
         }

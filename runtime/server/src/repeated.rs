@@ -128,8 +128,8 @@ struct Met<'de> {
 }
 
 impl<'de> Met<'de> {
-    fn is_new(&self, key: &Cow<'de, str>) -> bool {
-        if self.many.is_empty() { !self.few.contains(key) } else { !self.many.contains(key) }
+    fn is_new(&self, key: &str) -> bool {
+        if self.many.is_empty() { !self.few.iter().any(|met| met == key) } else { !self.many.contains(key) }
     }
 
     fn add(&mut self, key: Cow<'de, str>) {

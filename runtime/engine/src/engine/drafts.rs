@@ -28,15 +28,15 @@ type Told = (Vec<crate::SampledToken>, FinishReason, Usage);
 
 fn answers<E: Executor>(engine: &mut Engine<E>, requests: Vec<Request>) -> Vec<Told> {
     let ids: Vec<RequestId> = requests.into_iter().map(|r| engine.submit(r).unwrap()).collect();
-    let mut told: BTreeMap<RequestId, (Vec<_>, Option<(FinishReason, Usage)>)> = BTreeMap::new();
+    let (mut tokens, mut ends) = (BTreeMap::<RequestId, Vec<_>>::new(), BTreeMap::new());
     loop {
         let progress = engine.step();
         assert_eq!(engine.check_books(), Ok(()));
         for event in engine.take_events() {
-            let one = told.entry(event.request()).or_default();
+            let request = event.request();
             match event {
-                Event::Token { token, .. } => one.0.push(token),
-                Event::Finished { reason, usage, .. } => one.1 = Some((reason, usage)),
+                Event::Token { token, .. } => tokens.entry(request).or_default().push(token),
+                Event::Finished { reason, usage, .. } => drop(ends.insert(request, (reason, usage))),
                 _ => {}
             }
         }
@@ -45,9 +45,8 @@ fn answers<E: Executor>(engine: &mut Engine<E>, requests: Vec<Request>) -> Vec<T
         }
     }
     let whole = |id: &RequestId| {
-        let (tokens, end) = told.remove(id).unwrap();
-        let (reason, usage) = end.unwrap();
-        (tokens, reason, usage)
+        let (reason, usage) = ends.remove(id).unwrap();
+        (tokens.remove(id).unwrap_or_default(), reason, usage)
     };
     ids.iter().map(whole).collect()
 }

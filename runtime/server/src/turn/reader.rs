@@ -300,7 +300,12 @@ impl Reader {
             let begin = self.plain_bytes;
             self.plain_bytes += text.len();
             add(&mut step.events, TurnEvent::Content(text.to_owned()));
-            self.told(step.events.len().checked_sub(1), &[begin..self.plain_bytes], self.plain_bytes, step);
+            self.told(
+                step.events.len().checked_sub(1),
+                std::slice::from_ref(&(begin..self.plain_bytes)),
+                self.plain_bytes,
+                step,
+            );
             return Ok(());
         };
         let events = parser.push_spelt(text, &self.spelling.spelt(text)).map_err(broken)?;
