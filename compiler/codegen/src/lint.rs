@@ -19,7 +19,7 @@ const MATRIX: [(&str, &str); 6] = [
     ("Decode<", "HMMA"),
     ("Prefill<", "HMMA"),
     ("Tiles<", "HMMA"),
-    ("Product<bf16, float, double", "DFMA"),
+    ("Product<bf16, float, double", "DMMA"),
 ];
 /// What has no place in a loop of matrix instructions: fences of the whole device, caches thrown away, memory of a thread.
 const COSTLY: [&str; 7] = ["MEMBAR.SC.GPU", "MEMBAR.ALL.GPU", "MEMBAR.SC.SYS", "ERRBAR", "CCTL.IVALL", "LDL", "STL"];

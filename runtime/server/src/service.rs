@@ -570,8 +570,13 @@ impl<E: Executor> Worker<E> {
     fn take(&mut self, order: Order) {
         match order {
             Order::Submit { asked, reply } => {
-                self.taken += asked.places();
+                let places = asked.places();
                 let answer = self.submit(asked);
+                // Those that are taken count on until they are published; who is turned away may come again at once.
+                match &answer {
+                    Ok(_) => self.taken += places,
+                    Err(_) => drop(self.state.on_their_way.fetch_sub(places, Ordering::AcqRel)),
+                }
                 let _ = reply.send(answer);
             }
             Order::Abort { whom, reply } => {

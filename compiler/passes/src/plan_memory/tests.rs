@@ -251,8 +251,8 @@ proptest! {
 #[test]
 fn a_row_axis_that_steps_lack_is_refused() {
     let mut builder = GraphBuilder::new();
-    let x = builder.input("x", ty(DType::F32, &[Axis::rows("S"), axis("hidden")]));
-    let y = builder.add(Op::Unary(Unary::Exp), &[x], ty(DType::F32, &[Axis::rows("S"), axis("hidden")]), None);
+    let x = builder.input("x", ty(DType::F32, &[Axis::rows("N"), axis("hidden")]));
+    let y = builder.add(Op::Unary(Unary::Exp), &[x], ty(DType::F32, &[Axis::rows("N"), axis("hidden")]), None);
     builder.output("result", y);
     let first = Graph::default();
     let entry =
@@ -260,12 +260,12 @@ fn a_row_axis_that_steps_lack_is_refused() {
     let mut module = Module::new(facts(), vec![entry]);
     // The signature of an entry is its first graph's.
     let mut signature = GraphBuilder::new();
-    signature.input("x", ty(DType::F32, &[Axis::rows("S"), axis("hidden")]));
+    signature.input("x", ty(DType::F32, &[Axis::rows("N"), axis("hidden")]));
     module.entries[0].first = signature.finish();
     let kernels = to_kernels(&module, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap();
     let error = plan(&kernels, &Compile::one_device(&Target::load("cpu").unwrap())).unwrap_err();
     assert_eq!(error.code, "P0301");
-    assert!(error.message.contains("steps bring rows along T and R only"), "{error}");
+    assert!(error.message.contains("steps bring rows along T, R and S only"), "{error}");
 }
 
 #[test]

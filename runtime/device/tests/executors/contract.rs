@@ -69,7 +69,7 @@ fn every_breach_is_told() {
 fn a_row_axis_that_steps_lack_is_refused_at_load() {
     let mut model = decoder(DType::Bf16);
     let text = serde_json::to_string(&model.kernels).expect("JSON");
-    let strange = text.replace(r#""name":"T","extent":"rows""#, r#""name":"S","extent":"rows""#);
+    let strange = text.replace(r#""name":"T","extent":"rows""#, r#""name":"N","extent":"rows""#);
     assert_ne!(strange, text);
     model.kernels = serde_json::from_str(&strange).expect("a module");
     let pages = model.pages();
@@ -77,7 +77,7 @@ fn a_row_axis_that_steps_lack_is_refused_at_load() {
     let interp = device::InterpExecutor::new(&model.kernels, &model.plan, &model.weights, &pages).err();
     for error in [cpu, interp] {
         let told = error.expect("no executor for such graphs").to_string();
-        assert!(told.starts_with("D0107: `tokens` in graph `first` has rows of axis `S`"), "{told}");
+        assert!(told.starts_with("D0107: `tokens` in graph `first` has rows of axis `N`"), "{told}");
     }
 }
 

@@ -19,13 +19,19 @@ async fn agree(app: &Arc<App>, body: Value) -> (Choice, Value) {
 
 /// Both forms of both protocols say the same.
 pub(super) async fn same(app: &Arc<App>, body: Value) -> (Choice, Value) {
+    let (choice, usage) = same_pieces(app, body.clone()).await;
+    let told = blocks::agree(app, as_messages(&body)).await;
+    same_blocks(&choice, &usage, &told, &body);
+    (choice, usage)
+}
+
+/// A chat says the same whole and in pieces.
+pub(super) async fn same_pieces(app: &Arc<App>, body: Value) -> (Choice, Value) {
     let (mut choices, usage) = whole(app, body.clone()).await;
     let (mut pieces, said) = streamed(app, body.clone()).await;
     assert_eq!(said, usage, "{body}");
     let choice = choices.remove(0);
     same_stream(&choice, pieces.remove(0), &body);
-    let told = blocks::agree(app, as_messages(&body)).await;
-    same_blocks(&choice, &usage, &told, &body);
     (choice, usage)
 }
 
