@@ -35,7 +35,7 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
         args.extend(more);
         let done = programs.beamc(&args);
         assert_eq!(done.code, 0, "{}", done.err);
-        assert!(done.out.contains("on tp=4") && done.out.contains("for reading only"), "{}", done.out);
+        assert!(done.out.contains("on tp=4"), "{}", done.out);
         dir
     };
     let (one, two) = (compile("one", &[]), compile("two", &[]));
@@ -62,8 +62,6 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
         "launches per graph: first 3, sliding.dense 7, sliding.sparse 8, full.sparse 8, last 2",
         "kernels of forward-one-t8",
         "relaxations: none",
-        "not loadable",
-        "(collective, sm_90a): data exchanged between ranks",
     ] {
         assert!(report.out.contains(wanted), "no `{wanted}` in\n{}", report.out);
     }
@@ -73,12 +71,6 @@ fn the_full_model_compiles_for_a_mesh_twice_the_same() {
     assert_eq!((rank_bytes / 1e8).round(), 2509.0, "250.9 GB a rank");
     let floor = json["entries"][0]["buckets"][0]["step"]["floor_us"].as_f64();
     assert!(floor.is_some_and(|us| us > 2400.0 && us < 2500.0), "{floor:?}");
-
-    let (dir, model) = (one.to_str().expect("path"), nano());
-    let model = model.to_str().expect("path");
-    let refused = programs.beam_run(&["generate", dir, "--model", model, "--prompt", "x", "--max-tokens", "1"]);
-    assert_eq!(refused.code, 1, "{}", refused.out);
-    assert!(refused.err.contains("A0111") && refused.err.contains("(collective, sm_90a)"), "{}", refused.err);
 }
 
 #[test]

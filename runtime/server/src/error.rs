@@ -106,8 +106,12 @@ impl ApiError {
             Some(param) if !message.contains(param.as_str()) => format!("{param}: {message}"),
             _ => message.to_owned(),
         };
-        let message = shown(&message);
-        json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
+        let mut error = json!({"type": kind, "message": shown(&message)});
+        // By this word the official client knows to go on without a thread, with the whole conversation.
+        if self.param.as_deref() == Some("thread") {
+            error["details"] = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+        }
+        json!({"type": "error", "error": error, "request_id": request_id})
     }
 }
 

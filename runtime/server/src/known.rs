@@ -109,6 +109,10 @@ fn is_zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0) || is_false(value)
 }
 
+fn is_standard(value: &Value) -> bool {
+    value == "standard"
+}
+
 /// A word that leaves things as they are.
 fn is_usual(value: &Value) -> bool {
     ["auto", "none", "disabled", "default"].iter().any(|word| value == word)
@@ -297,6 +301,13 @@ const ROWS: &[Known] = &[
     refused("function_call", ALL, is_usual, "use `tool_choice`"),
     refused("mcp_servers", ALL, is_empty, "declare their tools in `tools`"),
     refused("container", ALL, never, LEAVE_OUT),
+    // Another history, model, place, speed or limit than the request's own.
+    refused("thread", MESSAGES, never, "send the whole conversation"),
+    refused("fallbacks", MESSAGES, is_empty, LEAVE_OUT),
+    refused("speed", MESSAGES, is_standard, LEAVE_OUT),
+    refused("inference_geo", MESSAGES, never, LEAVE_OUT),
+    refused("task_budget", MESSAGES, never, LEAVE_OUT),
+    idle("diagnostics", MESSAGES),
     refused("web_search_options", ALL, never, "declare a tool for it"),
     // How long the answer is, how many there are, and what ends them.
     applied("max_tokens", CHAT.and(TEXTS).and(MESSAGES).and(SAMPLING)),

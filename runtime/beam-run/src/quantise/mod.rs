@@ -25,10 +25,9 @@ use artifact::Artifact;
 use cached::Cached;
 use clap::ValueEnum;
 use config::{Said, Scheme};
-use device::checkpoint::{Checkpoint, Rows, ScaleFormat, nvfp4_number};
+use device::checkpoint::{Checkpoint, Rows, ScaleFormat, e4m3_number, nvfp4_number};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use matrices::{Found, Matrix};
-use numerics::E4M3_LARGEST;
 use patterns::Patterns;
 use serde_json::json;
 use std::collections::HashMap;
@@ -178,7 +177,7 @@ fn watched(
     let mut largest = calibrate::largest(artifact, &source, tokens, &values)?;
     for (cached, largest) in cached.iter_mut().zip(largest.split_off(inputs.len())) {
         if largest > 0.0 {
-            cached.number = largest / E4M3_LARGEST;
+            cached.number = e4m3_number(largest);
         }
     }
     Ok((largest.into_iter().map(nvfp4_number).collect(), cached))

@@ -77,8 +77,8 @@ impl View for Lazy<'_> {
             Made::Scales(rows, scales) => Cow::Owned(rows.e4m3_scales(*scales)),
             Made::Nibbles(rows, number) => Cow::Owned(rows.nvfp4_codes(*number)),
             Made::BlockScales(rows, number) => Cow::Owned(rows.nvfp4_scales(*number)),
-            Made::Number(x) => Cow::Owned(x.to_le_bytes().to_vec()),
-            Made::Bf16Number(x) => Cow::Owned(numerics::bf16_bits(*x).to_le_bytes().to_vec()),
+            Made::Number(x) => Cow::Owned(ScaleFormat::F32.stored(*x)),
+            Made::Bf16Number(x) => Cow::Owned(ScaleFormat::Bf16.stored(*x)),
         }
     }
 

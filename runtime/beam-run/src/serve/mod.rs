@@ -30,12 +30,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::usage("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
     })?;
     let artifact = model::artifact(&args.model.artifact)?;
-    let mut text = Text::load(dir, &artifact.kernels.facts.runtime.stop).map_err(Failure::input)?;
-    if let Some(file) = &args.endpoint.response_template {
-        let template =
-            ResponseTemplate::from_file(file).map_err(|e| Failure::input(format!("{e} ({})", file.display())))?;
-        text.response = Some(Arc::new(template));
-    }
+    let text = text(args, dir, &artifact.kernels.facts.runtime.stop)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let running = args.max_running.map(|n| n as usize);
     let mut limits =
@@ -101,6 +96,17 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         log.finish(LAST_LINES);
     }
     served
+}
+
+/// The tokenizer and the templates of a model directory, or those that the command line puts in their place.
+fn text(args: &ServeArgs, dir: &Path, stop: &[u32]) -> Result<Text, Failure> {
+    let mut text = Text::load(dir, stop).map_err(Failure::input)?;
+    if let Some(file) = &args.endpoint.response_template {
+        let template =
+            ResponseTemplate::from_file(file).map_err(|e| Failure::input(format!("{e} ({})", file.display())))?;
+        text.response = Some(Arc::new(template));
+    }
+    Ok(text)
 }
 
 /// How long the way down waits for the engine's last lines in the log.

@@ -28,6 +28,6 @@ mod weights;
 pub use error::{LoadErrors, Problem};
 pub use header::{FileDType, Header, HeaderFault, TensorEntry, parse_header};
 pub use load::{LoadOptions, Progress};
-pub use narrow::{Rows, ScaleFormat, nvfp4_number};
+pub use narrow::{Rows, ScaleFormat, e4m3_number, nvfp4_number};
 pub use open::Checkpoint;
 pub use weights::{Conversion, Data, WeightTensor, Weights};

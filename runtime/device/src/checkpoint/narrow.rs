@@ -36,6 +36,11 @@ pub struct Rows<'a> {
     columns: usize,
 }
 
+/// The number of cached rows of that largest magnitude: over it, that magnitude is the largest of e4m3.
+pub fn e4m3_number(largest: f32) -> f32 {
+    largest / E4M3_LARGEST
+}
+
 /// The number of a matrix whose largest magnitude is given: what its values are worth in units that codes and scales reach.
 pub fn nvfp4_number(largest: f32) -> f32 {
     if largest == 0.0 { 1.0 } else { largest / NVFP4_LARGEST }
@@ -49,6 +54,14 @@ impl ScaleFormat {
             ScaleFormat::F32 => (largest / E4M3_LARGEST, f32::EPSILON),
         };
         if scale == 0.0 { epsilon } else { scale }
+    }
+
+    /// A scale as it stands in a file, little-endian.
+    pub fn stored(self, scale: f32) -> Vec<u8> {
+        match self {
+            ScaleFormat::Bf16 => bf16_bits(scale).to_le_bytes().to_vec(),
+            ScaleFormat::F32 => scale.to_le_bytes().to_vec(),
+        }
     }
 
     /// Bytes of a scale.
@@ -121,11 +134,7 @@ impl<'a> Rows<'a> {
     /// The scales of these codes, little-endian.
     pub fn e4m3_scales(&self, scales: ScaleFormat) -> Vec<u8> {
         self.map(scales.bytes(), |row, out| {
-            let scale = scales.scale(largest(row));
-            match scales {
-                ScaleFormat::Bf16 => out.copy_from_slice(&bf16_bits(scale).to_le_bytes()),
-                ScaleFormat::F32 => out.copy_from_slice(&scale.to_le_bytes()),
-            }
+            out.copy_from_slice(&scales.stored(scales.scale(largest(row))));
         })
     }
 

@@ -39,6 +39,7 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
             None => return Err(missing(&at_role)),
             Some(role) if role == "user" => user(content, &at_content, &mut open, &mut messages)?,
             Some(role) if role == "assistant" => {
+                answered(&open, &at)?;
                 messages.push(assistant(content, &at_content, &mut open)?);
                 continues = true;
             }
@@ -47,7 +48,24 @@ pub(super) fn messages(fields: Fields<'_>) -> Result<(Vec<Value>, bool), ApiErro
             }
         }
     }
+    if !continues {
+        answered(&open, &format!("messages[{}]", list.len() - 1))?;
+    }
     Ok((messages, continues))
+}
+
+/// Each call has its result by now, which a user's messages bring before the assistant's next.
+fn answered(open: &Open, at: &str) -> Result<(), ApiError> {
+    match open.iter().filter(|(_, name)| name.is_some()).map(|(id, _)| id).min() {
+        None => Ok(()),
+        Some(id) => {
+            let message = format!(
+                "`{at}` comes without a `tool_result` for {} before; send the result of each call behind it",
+                brief(&json!(id))
+            );
+            Err(ApiError::field(at, "invalid_value", message))
+        }
+    }
 }
 
 /// A user's message: results of tools become messages of their own, in the order in which they stand among the text.
@@ -130,7 +148,11 @@ fn assistant(content: &Value, at: &str, open: &mut Open) -> Result<Value, ApiErr
                 if !input.is_object() {
                     return Err(wrong_type(&at_input, input, "an object"));
                 }
-                open.insert(id.to_owned(), Some(name.to_owned()));
+                if open.insert(id.to_owned(), Some(name.to_owned())).is_some() {
+                    let at_id = format!("{at}.id");
+                    let message = format!("`{at_id}` is {}, as a call before it; give each its own", brief(&json!(id)));
+                    return Err(ApiError::field(at_id, "invalid_value", message));
+                }
                 calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}}));
             }
             kind => return Err(unread(kind, &at)),
