@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("device", &["ir", "numerics", "artifact", "engine", "interp"]),
     ("text", &[]),
     ("server", &["engine", "text"]),
-    ("beam-run", &["features", "ir", "numerics", "artifact", "engine", "device", "text", "server"]),
+    ("beam-run", &["features", "ir", "artifact", "engine", "device", "text", "server"]),
 ];
 
 /// The borders where `unsafe` may stand.
