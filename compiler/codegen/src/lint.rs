@@ -12,14 +12,15 @@ use std::process::Command;
 pub const HOW_TO_DISASSEMBLE: &str =
     "install it with `pip install nvidia-cuda-nvdisasm==13.2.51`, or set BEAM_NVDISASM to the program";
 
-/// Matrix instructions by the templates that hold them.
-const MATRIX: [(&str, &str); 6] = [
-    ("Stream<", "HGMMA"),
-    ("Prompt<", "HGMMA"),
-    ("Decode<", "HMMA"),
-    ("Prefill<", "HMMA"),
-    ("Tiles<", "HMMA"),
-    ("Product<bf16, float, double", "DMMA"),
+/// Matrix instructions by the templates that hold one of them: the sums of routes are binary64 on the matrix units for many rows, apart
+/// for few.
+const MATRIX: [(&str, &[&str]); 6] = [
+    ("Stream<", &["HGMMA"]),
+    ("Prompt<", &["HGMMA"]),
+    ("Decode<", &["HMMA"]),
+    ("Prefill<", &["HMMA"]),
+    ("Tiles<", &["HMMA"]),
+    ("Product<bf16, float, double", &["DMMA", "DFMA"]),
 ];
 /// What has no place in a loop of matrix instructions: fences of the whole device, caches thrown away, memory of a thread.
 const COSTLY: [&str; 7] = ["MEMBAR.SC.GPU", "MEMBAR.ALL.GPU", "MEMBAR.SC.SYS", "ERRBAR", "CCTL.IVALL", "LDL", "STL"];
@@ -51,14 +52,16 @@ pub fn disassemble(program: &Path, cubin: &Path) -> Result<String, String> {
 pub fn lint(unit: &str, instructions: &str) -> Vec<String> {
     let lines: Vec<&str> = instructions.lines().collect();
     let mut found = Vec::new();
-    for (template, instruction) in MATRIX {
+    for (template, instructions) in MATRIX {
+        let is_one = |line: &&str| instructions.iter().any(|instruction| has(line, instruction));
         let is_core = unit.lines().any(|l| l.starts_with("using Core = ") && l.contains(template));
         if !is_core {
             continue;
         }
-        let holds = |range: &(usize, usize)| lines[range.0..=range.1].iter().any(|l| has(l, instruction));
-        if !lines.iter().any(|l| has(l, instruction)) {
-            found.push(format!("`{template}…>` is there, and no {instruction}"));
+        let holds = |range: &(usize, usize)| lines[range.0..=range.1].iter().any(|l| is_one(l));
+        let named = instructions.join(" or ");
+        if !lines.iter().any(|l| is_one(l)) {
+            found.push(format!("`{template}…>` is there, and no {named}"));
         }
         for range in loops(&lines).iter().filter(|r| holds(r)) {
             let inner = |r: &&(usize, usize)| *r != range && range.0 <= r.0 && r.1 <= range.1 && holds(r);
@@ -67,7 +70,7 @@ pub fn lint(unit: &str, instructions: &str) -> Vec<String> {
             }
             for line in &lines[range.0..=range.1] {
                 if let Some(costly) = COSTLY.iter().find(|c| has(line, c)) {
-                    found.push(format!("{costly} in a loop of {instruction}: {}", line.trim()));
+                    found.push(format!("{costly} in a loop of {named}: {}", line.trim()));
                 }
             }
         }

@@ -302,12 +302,12 @@ const ROWS: &[Known] = &[
     refused("mcp_servers", ALL, is_empty, "declare their tools in `tools`"),
     refused("container", ALL, never, LEAVE_OUT),
     // Another history, model, place, speed or limit than the request's own.
-    refused("thread", MESSAGES, never, "send the whole conversation"),
-    refused("fallbacks", MESSAGES, is_empty, LEAVE_OUT),
-    refused("speed", MESSAGES, is_standard, LEAVE_OUT),
-    refused("inference_geo", MESSAGES, never, LEAVE_OUT),
-    refused("task_budget", MESSAGES, never, LEAVE_OUT),
-    idle("diagnostics", MESSAGES),
+    refused("thread", ALL, never, "send the whole conversation"),
+    refused("fallbacks", ALL, is_empty, LEAVE_OUT),
+    refused("speed", ALL, is_standard, LEAVE_OUT),
+    refused("inference_geo", ALL, never, LEAVE_OUT),
+    refused("task_budget", ALL, never, LEAVE_OUT),
+    idle("diagnostics", ALL),
     refused("web_search_options", ALL, never, "declare a tool for it"),
     // How long the answer is, how many there are, and what ends them.
     applied("max_tokens", CHAT.and(TEXTS).and(MESSAGES).and(SAMPLING)),
