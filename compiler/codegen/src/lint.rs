@@ -58,9 +58,9 @@ pub fn lint(unit: &str, instructions: &str) -> Vec<String> {
         if !is_core {
             continue;
         }
-        let holds = |range: &(usize, usize)| lines[range.0..=range.1].iter().any(|l| is_one(l));
+        let holds = |range: &(usize, usize)| lines[range.0..=range.1].iter().any(is_one);
         let named = instructions.join(" or ");
-        if !lines.iter().any(|l| is_one(l)) {
+        if !lines.iter().any(is_one) {
             found.push(format!("`{template}…>` is there, and no {named}"));
         }
         for range in loops(&lines).iter().filter(|r| holds(r)) {
