@@ -409,19 +409,20 @@ fn tried(seed: u64, tally: &mut Tally) -> Result<(), String> {
 #[test]
 fn every_pass_keeps_random_programs() {
     let wanted = programs_wanted();
-    let run = |start: u64| {
+    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let run = |start: usize| {
         let mut tally = Tally::default();
         let failed: Vec<String> =
-            (start..wanted).step_by(2).filter_map(|seed| tried(seed, &mut tally).err()).take(3).collect();
+            (start as u64..wanted).step_by(workers).filter_map(|seed| tried(seed, &mut tally).err()).take(3).collect();
         (tally, failed)
     };
-    let halves = std::thread::scope(|scope| {
-        let workers = [0, 1].map(|start| scope.spawn(move || run(start)));
-        workers.map(|w| w.join().expect("a worker"))
+    let shares: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|start| scope.spawn(move || run(start))).collect();
+        running.into_iter().map(|w| w.join().expect("a worker")).collect()
     });
     let mut all = Tally::default();
     let mut failed = Vec::new();
-    for (tally, more) in halves {
+    for (tally, more) in shares {
         all.values += tally.values;
         all.not_finite += tally.not_finite;
         all.refused += tally.refused;
