@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One description serves all ranks: the offsets are the same everywhere, and which part of an axis a rank holds follows
-//! from its place on the mesh. On one device with nothing packed each weight simply lies row after row. No executor of this
-//! build reads it yet: `cpu` and `interp` map the checkpoint.
+//! from its place on the mesh. On one device with nothing packed each weight simply lies row after row. `cuda` loads
+//! by it; `cpu` and `interp` map the checkpoint.
 
 use crate::WeightRecipe;
 use ir::{DType, KernelModule, Layout, Mesh, Op, Placement, Scope, Sharding, WeightRef};
