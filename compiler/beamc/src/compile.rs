@@ -25,12 +25,15 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
     if drafter::is_drafter(&job.model) {
         return Err(Failure::not_in_this_build("an artifact of a drafter alone"));
     }
+    input::given(&job.checked)?;
     let draft = args.draft.as_ref().map(|path| drafter::read(path, &job, &args.draft_tokens)).transpose()?;
     if args.check {
         verify::check(&args.spec, &job)?;
         if let Some(path) = &args.draft {
             let spec = SpecArgs { spec: path.clone(), option: Vec::new(), ..args.spec.clone() };
-            verify::check(&spec, &drafter::job(path, &job)?)?;
+            for own in drafter::jobs(path, &job, &args.draft_tokens)? {
+                verify::check(&spec, &own)?;
+            }
         }
     }
     portable_file_names(&mut job.model.facts.files);

@@ -1,7 +1,7 @@
 //! `--draft`: a drafter's spec, read against the model that it drafts for, and compiled with it.
 
 use crate::failure::Failure;
-use crate::input::{self, Job};
+use crate::input::{self, DraftsFor, Job};
 use crate::kernels::{self, Made};
 use crate::missing;
 use artifact::{Drafter, DrafterBlock};
@@ -10,9 +10,6 @@ use passes::{Paired, Stage, Stages};
 use spec::{Checked, Choices};
 use std::ops::RangeInclusive;
 use std::path::Path;
-
-/// Code of the warning that a value is missing which a checkpoint must give.
-const MISSING: &str = "B0307";
 
 /// Rows of a block that programs are made for, where nobody says: a block ends early, or not, as the engine finds best.
 const BLOCKS: [u64; 2] = [4, 8];
@@ -38,7 +35,8 @@ pub fn read(draft: &Path, job: &Job, blocks: &[u64]) -> Result<Draft, Failure> {
         let target = Some(Box::new(job.model.clone()));
         let choices = Choices { target, draft_tokens: Some(block), ..own };
         let (model, checked) = input::model(draft, &choices)?;
-        complete(&model, &checked)?;
+        input::given(&checked)?;
+        complete(&model)?;
         models.push(model);
         last = Some(checked);
     }
@@ -64,13 +62,8 @@ fn lengths(blocks: &[u64]) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// Whether a spec is a drafter's, with all that it needs.
-fn complete(model: &Model, checked: &Checked) -> Result<(), Failure> {
-    if let Some(missing) = checked.diagnostics.iter().find(|d| d.code == MISSING) {
-        let message = format!("the drafter cannot be compiled: {}", missing.message);
-        return Err(Failure::input(MISSING, message)
-            .help("name the directory of the drafter's checkpoint, or a spec that gives the value"));
-    }
+/// Refuses a spec that is no drafter's.
+fn complete(model: &Model) -> Result<(), Failure> {
     if is_drafter(model) {
         return Ok(());
     }
@@ -90,19 +83,22 @@ pub fn pair(job: &Job, draft: Draft) -> Result<Paired, Failure> {
     paired.map_err(|e| input::pass_failure(&e, if e.span.is_some() { &draft.checked } else { &job.checked }))
 }
 
-/// A drafter as its target's job would have it, to be validated.
-pub fn job(draft: &Path, job: &Job) -> Result<Job, Failure> {
-    let mut read = read(draft, job, &[])?;
-    let model = read.models.pop().ok_or_else(|| Failure::input("C0011", "a drafter has no block".to_owned()))?;
-    Ok(Job {
-        model,
-        checked: read.checked,
-        target: job.target.clone(),
-        mesh: job.mesh.clone(),
-        exact: job.exact,
-        unpack: Vec::new(),
-        drafts_for: Some(Box::new(job.model.clone())),
-    })
+/// A drafter as its target's job would have it, to be validated with each length of block.
+pub fn jobs(draft: &Path, job: &Job, blocks: &[u64]) -> Result<Vec<Job>, Failure> {
+    let of_length = |block: u64| {
+        let Draft { models, checked } = read(draft, job, &[block])?;
+        Ok(models.into_iter().map(move |model| Job {
+            model,
+            checked: checked.clone(),
+            target: job.target.clone(),
+            mesh: job.mesh.clone(),
+            exact: job.exact,
+            unpack: Vec::new(),
+            drafts_for: Some(DraftsFor { target: Box::new(job.model.clone()), tokens: block }),
+        }))
+    };
+    let jobs = lengths(blocks)?.into_iter().map(of_length).collect::<Result<Vec<_>, Failure>>()?;
+    Ok(jobs.into_iter().flatten().collect())
 }
 
 /// The drafter's part of an artifact, with its readable texts.

@@ -25,8 +25,16 @@ pub struct Job {
     pub exact: bool,
     /// Weights whose inputs have scales of their own.
     pub unpack: Vec<String>,
-    /// Of a drafter, the model that it is compiled with.
-    pub drafts_for: Option<Box<Model>>,
+    /// Of a drafter, what it drafts.
+    pub drafts_for: Option<DraftsFor>,
+}
+
+/// What a drafter is compiled with.
+pub struct DraftsFor {
+    /// The model that checks what is drafted.
+    pub target: Box<Model>,
+    /// Rows of a block.
+    pub tokens: u64,
 }
 
 impl Job {
@@ -73,6 +81,16 @@ pub fn model(path: &Path, choices: &Choices) -> Result<(Model, Checked), Failure
         }
         _ => Err(Failure::findings(&checked.diagnostics, &checked.sources, checked.hidden)),
     }
+}
+
+/// Refuses to compile what still lacks a value that a checkpoint must give.
+pub fn given(checked: &Checked) -> Result<(), Failure> {
+    if checked.missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = checked.missing.iter().map(|name| format!("`{name}`")).collect();
+    Err(Failure::input("B0307", format!("nothing gives {} yet, and no number stands for it", names.join(", ")))
+        .help("name the directory of the checkpoint, or a spec that extends this one and gives the number"))
 }
 
 /// Reads a spec for its target and mesh.

@@ -65,12 +65,14 @@ pub struct Choices {
 const MOST_SHOWN: usize = 40;
 
 /// A spec that was read: the model if there was no error, and everything that is to be said about it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Checked {
     /// The model level, absent if a diagnostic is an error.
     pub model: Option<Model>,
     /// Alternatives of each option, the default first; empty without a model.
     pub offered: IndexMap<String, Vec<String>>,
+    /// Values that nothing gives yet (B0307); 0 stands in their place.
+    pub missing: Vec<String>,
     /// Errors, then warnings, each in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
     /// How many more there are than are listed.
@@ -103,10 +105,11 @@ fn checked(read: Option<Read>, mut diagnostics: Vec<Diagnostic>, sources: Source
     diagnostics.retain(|d| told.insert((d.code, place(d), place(d).is_none().then(|| d.message.clone()))));
     diagnostics.sort_by_key(|d| (d.severity, place(d).map(|s| (s.file, s.start))));
     let read = read.filter(|_| !has_errors(&diagnostics));
-    let (model, offered) = read.map_or_else(Default::default, |read| (Some(read.model), read.offered));
+    let (model, offered, missing) =
+        read.map_or_else(Default::default, |read| (Some(read.model), read.offered, read.missing));
     let hidden = diagnostics.len().saturating_sub(MOST_SHOWN);
     diagnostics.truncate(MOST_SHOWN);
-    Checked { model, offered, diagnostics, hidden, sources }
+    Checked { model, offered, missing, diagnostics, hidden, sources }
 }
 
 fn read(
@@ -143,17 +146,29 @@ fn from_input(
 ) -> Option<Read> {
     let folder = input.folder.clone();
     let merged = merge::load(input, library, sources, out)?;
-    let target = target::read(&merged, folder.as_deref(), library, choices, out).ok()?;
-    let program = parser::program(&merged, library, sources, out);
+    from_merged(&merged, folder.as_deref(), library, choices, sources, out)
+}
+
+fn from_merged(
+    merged: &merge::Merged,
+    folder: Option<&Path>,
+    library: &Library,
+    choices: &Choices,
+    sources: &mut Sources,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Read> {
+    let target = target::read(merged, folder, library, choices, out).ok()?;
+    let program = parser::program(merged, library, sources, out);
     let arms = ast::arms_by_column(&program);
-    let facts = facts::resolve(&merged, arms, choices, (library, target.as_ref()), sources, out);
-    names::check(&merged, &program, out);
+    let facts = facts::resolve(merged, arms, choices, (library, target.as_ref()), sources, out);
+    names::check(merged, &program, out);
     // Types need facts; names do not.
     let read = facts.and_then(|facts| {
         let offered = facts.option_spans.iter().map(|(name, (_, words))| (name.clone(), words.clone())).collect();
-        Some(Read { model: elab::elaborate(facts, &program, out)?, offered })
+        let missing = facts.missing.iter().map(|(name, _)| name.clone()).collect();
+        Some(Read { model: elab::elaborate(facts, &program, out)?, offered, missing })
     });
-    own_lines::tell(&merged, sources, out);
+    own_lines::tell(merged, sources, out);
     read
 }
 
@@ -173,4 +188,5 @@ fn facts_of(input: merge::Input, library: &Library) -> Option<ir::Facts> {
 struct Read {
     model: Model,
     offered: IndexMap<String, Vec<String>>,
+    missing: Vec<String>,
 }

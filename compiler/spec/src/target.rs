@@ -1,7 +1,7 @@
 //! The target of a drafter's spec: `[model] target = "spec.toml"`, or the one that is compiled with it.
 
-use crate::merge::{Merged, named_text};
-use crate::{Choices, Diagnostic, Library, Sources, from_input, has_errors};
+use crate::merge::{self, Merged, named_text};
+use crate::{Choices, Diagnostic, Library, Sources, from_merged, has_errors};
 use ir::{Extent, Model};
 use std::path::Path;
 
@@ -23,13 +23,16 @@ pub(crate) fn read(
     let input = named_text(("B0038", "target", "target"), node, folder, library, out).ok_or(Told)?;
     let name = input.name.clone();
     let own = Choices { act: choices.act, options: choices.options.clone(), ..Choices::default() };
-    let (mut sources, mut found) = (Sources::default(), Vec::new());
-    let read = from_input(input, library, &own, &mut sources, &mut found);
+    let (mut sources, mut found, own_folder) = (Sources::default(), Vec::new(), input.folder.clone());
+    let target = merge::load(input, library, &mut sources, &mut found);
+    // Asked before it is read: targets of targets may go round in a circle.
+    let is_drafter = target.as_ref().is_some_and(|t| t.table("model").is_some_and(|m| m.contains_key("target")));
+    let read = target.filter(|_| !is_drafter).and_then(|target| {
+        from_merged(&target, own_folder.as_deref(), library, &own, &mut sources, &mut found)
+    });
     let d = match read.filter(|_| !has_errors(&found)) {
-        Some(read) if read.model.facts.weights.iter().all(|w| !w.borrowed) && read.model.facts.captures.is_empty() => {
-            return Ok(Some(resized(read.model, choices)));
-        }
-        Some(_) => Diagnostic::error("B0038", format!("the target `{name}` is a drafter itself"))
+        Some(read) => return Ok(Some(resized(read.model, choices))),
+        None if is_drafter => Diagnostic::error("B0038", format!("the target `{name}` is a drafter itself"))
             .help("name the spec of the model that checks what is drafted"),
         None => Diagnostic::error("B0038", format!("the target `{name}` has errors"))
             .help(format!("`beamc check {name}` shows them")),

@@ -124,7 +124,7 @@ impl ModelArgs {
     /// Refuses an artifact of another mesh than the one of which a rank is asked for.
     pub fn fits(&self, artifact: &Artifact) -> Result<(), Failure> {
         let Some(text) = &self.rank_of else { return Ok(()) };
-        let asked = Mesh::parse(text).map_err(|e| Failure::usage(format!("R0111: `--rank-of {text}`: {e}")))?;
+        let asked = Mesh::parse(text).map_err(|e| Failure::usage(format!("R0115: `--rank-of {text}`: {e}")))?;
         let own = &artifact.manifest.mesh;
         if asked == *own {
             return Ok(());
@@ -133,6 +133,16 @@ impl ModelArgs {
         Err(Failure::usage(format!(
             "R0111: `--rank-of` asks for a rank of {asked}, the artifact is compiled for {own}; compile it with `--mesh {asked}`"
         )))
+    }
+
+    /// Refuses a rank alone where the model's numbers are wanted.
+    pub fn whole(&self) -> Result<(), Failure> {
+        match &self.rank_of {
+            None => Ok(()),
+            Some(text) => Err(Failure::usage(format!(
+                "R0116: `--rank-of {text}` runs a rank that hears itself, and its numbers are not the model's; leave it out, or measure with `bench model`"
+            ))),
+        }
     }
 
     /// Where ranks run.

@@ -50,6 +50,11 @@ impl Failure {
         Failure { exit: 0, text: String::new() }
     }
 
+    /// What the output has already told in full: the device computed something wrong.
+    pub fn reported_fault() -> Self {
+        Failure { exit: DEVICE, text: String::new() }
+    }
+
     /// A capability of the design that this build does not have.
     pub fn not_in_this_build(what: &str) -> Self {
         let text = format!("R0001: {what} is not in this build; README.md has the table of what is");
@@ -68,7 +73,7 @@ impl Failure {
 
     /// Writes the failure where its readers look: the error stream, and with `--json` the output stream too.
     pub fn print(&self, json: bool) {
-        if self.exit == 0 {
+        if self.text.is_empty() {
             return;
         }
         let (code, message) = self.parts();

@@ -72,6 +72,10 @@ impl Reader<'_> {
                 continue;
             };
             match self.capture(name, of, layers) {
+                Ok(_) if !found.is_empty() => {
+                    let d = Diagnostic::error("B0039", format!("`{name}` cannot be captured: it is the second one"));
+                    self.error(d.at(*span, "asks for it").help("list all layers in one line: a drafter is handed one value of all of them"));
+                }
                 Ok(capture) => found.push(capture),
                 Err(why) => {
                     let d = Diagnostic::error("B0039", format!("`{name}` cannot be captured: {why}"));
@@ -123,10 +127,10 @@ impl Reader<'_> {
             let Some(text) = node.text().filter(|t| t.contains('+')) else { continue };
             let parts: Vec<&str> = text.split('+').map(str::trim).collect();
             let length = |part: &&str| part.parse::<u64>().ok().or_else(|| dims.get(*part).copied());
-            let known: u64 = parts.iter().filter_map(length).sum();
+            let known = parts.iter().filter_map(length).try_fold(0u64, u64::checked_add);
             let fresh: Vec<&&str> = parts.iter().filter(|p| length(p).is_none()).collect();
             let total = dims.get(key).copied().unwrap_or(0);
-            let rest = total.checked_sub(known);
+            let rest = known.and_then(|known| total.checked_sub(known));
             let fits = match (rest, fresh.as_slice()) {
                 (Some(0), []) => true,
                 (Some(n), [name]) => n > 0 && !name.is_empty(),

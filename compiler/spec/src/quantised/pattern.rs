@@ -12,6 +12,8 @@ use std::collections::HashSet;
 
 /// Memory of all patterns of a list.
 const MOST_BYTES: usize = 1 << 24;
+/// Patterns of a list that look around, each with memory and steps of its own.
+const MOST_AROUND: usize = 64;
 /// Steps that a pattern which looks around may take on one name.
 const MOST_STEPS: usize = 100_000;
 /// Entries of a list; a model has no more modules.
@@ -54,6 +56,9 @@ impl Patterns {
                     // By itself, so that the message shows the one that is wrong.
                     match regex::RegexBuilder::new(&pattern).size_limit(MOST_BYTES).build() {
                         Ok(_) => patterns.push(pattern),
+                        Err(_) if around.len() == MOST_AROUND => {
+                            return Err(format!("`{entry}` is one more than the {MOST_AROUND} patterns that may look around"));
+                        }
                         Err(e) => {
                             around.push((entry.clone(), looking_around(&pattern).ok_or_else(|| told(entry, &e))?))
                         }
@@ -88,12 +93,17 @@ impl Patterns {
     }
 
     fn around(&mut self, module: &str) -> bool {
+        if self.undecided.is_some() {
+            return false;
+        }
         for (entry, pattern) in &self.around {
             match pattern.is_match(module) {
-                _ if self.undecided.is_some() => return false,
                 Ok(true) => return true,
                 Ok(false) => {}
-                Err(e) => self.undecided = Some(format!("`{entry}` cannot be decided for `{module}`: {e}")),
+                Err(e) => {
+                    self.undecided = Some(format!("`{entry}` cannot be decided for `{module}`: {e}"));
+                    return false;
+                }
             }
         }
         false

@@ -8,14 +8,16 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 /// The file of a checkpoint that is in one.
 const SINGLE: &str = "model.safetensors";
 /// The list of files of one that is in several.
 const INDEX: &str = "model.safetensors.index.json";
-/// Longest header that is read, as safetensors has it.
+/// Longest header that is read, as safetensors has it, and longest index.
 const MOST_BYTES: u64 = 100_000_000;
+/// Bytes before a header: its length.
+const HEADER_AT: u64 = 8;
 /// Formats of what is not quantised.
 const FLOATS: [&str; 3] = ["BF16", "F16", "F32"];
 
@@ -29,11 +31,10 @@ impl Tensors {
         let files = if single.is_file() {
             vec![single]
         } else {
-            let index = std::fs::read_to_string(config.with_file_name(INDEX)).ok()?;
-            let index: Value = serde_json::from_str(&index).ok()?;
+            let index: Value = serde_json::from_slice(&start(&config.with_file_name(INDEX), MOST_BYTES)?).ok()?;
             let files: BTreeSet<&str> =
                 index.get("weight_map")?.as_object()?.values().filter_map(Value::as_str).collect();
-            files.into_iter().map(|name| config.with_file_name(name)).collect()
+            files.into_iter().map(|name| beside(config, name)).collect::<Option<_>>()?
         };
         let mut formats = HashMap::new();
         for file in files {
@@ -73,13 +74,23 @@ impl Tensors {
     }
 }
 
+/// A file of the checkpoint's own directory; a name that leads elsewhere is none.
+fn beside(config: &Path, name: &str) -> Option<PathBuf> {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)).then(|| config.with_file_name(name))
+}
+
 /// The header of a file of tensors.
 fn header(path: &Path) -> Option<Map<String, Value>> {
-    let mut file = File::open(path).ok()?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).ok()?;
-    let length = Some(u64::from_le_bytes(length)).filter(|n| *n <= MOST_BYTES)?;
-    let mut text = Vec::new();
-    file.take(length).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    let length = start(path, HEADER_AT)?;
+    let length = Some(u64::from_le_bytes(length.try_into().ok()?)).filter(|n| *n <= MOST_BYTES)?;
+    serde_json::from_slice(start(path, HEADER_AT + length)?.get(HEADER_AT as usize..)?).ok()
+}
+
+/// The first bytes of a regular file: a pipe may never begin, and a device never ends.
+fn start(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = path.is_file().then(|| File::open(path).ok()).flatten()?;
+    file.take(most_bytes).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }

@@ -74,11 +74,11 @@ pub fn bench(args: &BenchModelArgs) -> Result<(), Failure> {
         "threads": device::threads(),
         "context": longest,
     });
-    bench.measure(args, &mut report)?;
+    let same = bench.measure(args, &mut report)?;
     let text = if args.json { format!("{report:#}\n") } else { table(args, &report) };
     // A closed pipe is the reader's decision, not a fault.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(())
+    if same || !args.drafts.forced().is_null() { Ok(()) } else { Err(Failure::reported_fault()) }
 }
 
 /// One request, or several one after the other.
@@ -101,8 +101,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// All runs, into the report.
-    fn measure(&mut self, args: &BenchModelArgs, report: &mut Value) -> Result<(), Failure> {
+    /// All runs, into the report; whether the tokens with drafts are those without.
+    fn measure(&mut self, args: &BenchModelArgs, report: &mut Value) -> Result<bool, Failure> {
         let wished = self.engine.drafts().clone();
         let has_drafter = self.engine.scheduler().facts().draft.is_some();
         let is_drafting = has_drafter && wished.rows.is_none_or(|rows| rows > 1);
@@ -139,8 +139,9 @@ impl Bench {
             with["forced_acceptance"] = args.drafts.forced();
             with["drafts"] = drafts::report(&before, &self.engine.scheduler().counts());
             report["decode_with_drafts"] = with;
+            report["ok"] = json!(same || args.drafts.forced() != Value::Null);
         }
-        Ok(())
+        Ok(same)
     }
 
     /// Continues every prompt, or the drawn one.

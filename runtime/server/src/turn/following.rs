@@ -12,6 +12,9 @@ const TIME_AT_FIRST: Duration = Duration::from_secs(1);
 /// Time that a token of each of its answers adds to it.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(5);
 
+/// Time that one look ahead may take: with it, masks of drafts hold a step up no longer than a token's may.
+const TIME_AHEAD: Duration = TIME_PER_TOKEN;
+
 /// One choice's place in a grammar. All choices of a step wait for each other's masks, so a request whose masks take too long
 /// ends.
 pub(crate) struct Following {
@@ -142,12 +145,20 @@ impl Constraint for Following {
     fn masks(&mut self, run: &[u32]) -> Result<Vec<Option<TokenMask>>, String> {
         let begun = computed();
         let (taken, least) = (self.taken, &self.least);
+        // Only the first mask is paid for, as without drafts: of those behind it nobody knows yet whether they are used.
+        let mut first = Duration::ZERO;
         let masks = self.matcher.masks_with(run, self.words, |matcher, ahead, mask| {
-            let is_early = taken.saturating_add(ahead) < least.tokens;
-            if is_early { matcher.keep_open(mask, &least.stops) } else { Ok(()) }
+            if taken.saturating_add(ahead) < least.tokens {
+                matcher.keep_open(mask, &least.stops)?;
+            }
+            let took = computed().saturating_sub(begun);
+            if ahead == 0 {
+                first = took;
+            }
+            Ok(took.saturating_sub(first) < TIME_AHEAD)
         });
         let masks = masks.map_err(|error| self.fault.note(error))?;
-        let spent = self.left().spend(computed().saturating_sub(begun));
+        let spent = self.left().spend(first);
         if let Err(text) = &spent {
             self.fault.0.get_or_init(|| text.clone());
         }

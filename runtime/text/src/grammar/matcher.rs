@@ -86,22 +86,23 @@ impl Matcher {
 
     /// Masks for a run of tokens: the mask before each of them and the one behind the last, as far as the grammar admits
     /// them. `change` gets each mask, with how many of the tokens come before it, and the matcher that stands there, which stays
-    /// where it is.
+    /// where it is; it says whether the next one is still wanted.
     pub fn masks_with(
         &mut self,
         tokens: &[u32],
         words: usize,
-        mut change: impl FnMut(&mut Matcher, usize, &mut [u32]) -> Result<(), GrammarError>,
+        mut change: impl FnMut(&mut Matcher, usize, &mut [u32]) -> Result<bool, GrammarError>,
     ) -> Result<Vec<Vec<u32>>, GrammarError> {
         let mut masks = Vec::with_capacity(tokens.len() + 1);
         let mut taken = 0;
         let outcome = loop {
             let mut mask = vec![0; words];
-            if let Err(error) = self.mask(&mut mask).and_then(|()| change(self, taken, &mut mask)) {
-                break Err(error);
-            }
+            let goes_on = match self.mask(&mut mask).and_then(|()| change(self, taken, &mut mask)) {
+                Ok(goes_on) => goes_on,
+                Err(error) => break Err(error),
+            };
             masks.push(mask);
-            let Some(token) = tokens.get(taken) else { break Ok(()) };
+            let Some(token) = tokens.get(taken).filter(|_| goes_on) else { break Ok(()) };
             match self.advance(*token) {
                 Ok(()) => taken += 1,
                 Err(GrammarError::Refused { .. }) => break Ok(()),
