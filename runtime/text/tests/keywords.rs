@@ -513,3 +513,42 @@ fn what_is_free_has_its_types_all_the_same() {
     assert_eq!(of_tool(rest.clone(), false, &[("n", "x")]), Ok(false));
     assert_eq!(of_tool(rest, true, &[]).unwrap_err().0, "tools.0.parameters.properties.n.not");
 }
+
+#[test]
+fn white_space_between_parts_is_a_blank_or_an_indented_line() {
+    // The second is written rule by rule.
+    for number in [1, i64::MAX] {
+        let schema = json!({
+            "type": "object",
+            "properties": {"a": {"const": number}, "b": {"type": "array", "items": {"const": 2}}},
+            "required": ["a", "b"],
+            "additionalProperties": false,
+        });
+        for (text, expected) in [
+            ("{\"a\":N,\"b\":[2]}", true),
+            ("{\"a\": N, \"b\": [2, 2]}", true),
+            ("{ \"a\" : N , \"b\" : [ 2 ] }", true),
+            ("{\n  \"a\": N,\n  \"b\": [\n    2\n  ]\n}", true),
+            ("{\r\n\t\"a\": N,\r\n\t\"b\": [\r\n\t\t2\r\n\t]\r\n}", true),
+            ("{\n        \"a\": N, \"b\": []}", true),
+            ("{  \"a\": N, \"b\": []}", false),
+            ("{\n\n\"a\": N, \"b\": []}", false),
+            ("{ \n\"a\": N, \"b\": []}", false),
+            ("{\n         \"a\": N, \"b\": []}", false),
+            ("{\n\t\t\t\"a\": N, \"b\": []}", false),
+            (" {\"a\": N, \"b\": []}", false),
+        ] {
+            let text = text.replace('N', &number.to_string());
+            let parameters = json!({"type": "object", "properties": {"p": schema}, "additionalProperties": false});
+            for strict in [true, false] {
+                let spec = GrammarSpec::JsonSchema { schema: schema.clone(), strict };
+                assert_eq!(judged(&spec, &text), Ok(expected), "{text:?} {strict}");
+                assert_eq!(of_tool(parameters.clone(), strict, &[("p", &text)]), Ok(expected), "{text:?} {strict}");
+            }
+        }
+    }
+    for (blanks, expected) in [(0, true), (16, true), (17, false)] {
+        let text = format!("{{\n{}\"x\": 1}}", " ".repeat(blanks));
+        assert_eq!(judged(&GrammarSpec::JsonObject, &text), Ok(expected), "{blanks}");
+    }
+}

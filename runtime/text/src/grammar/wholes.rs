@@ -306,27 +306,37 @@ fn between(low: &[u8], high: &[u8]) -> String {
 
 /// A rule for JSON of such a schema.
 pub(crate) fn rule(writer: &mut Writer, schema: &Value, part: &Part, strict: bool) -> String {
-    let space = format!("{}?", writer.terminal(&slashed(&space(schema))));
-    let content = written(writer, part, &space, strict);
+    let regex = space(schema);
+    let maybe = format!("{}?", writer.terminal(&slashed(&regex)));
+    let content = written(writer, part, &Style { regex, maybe, strict });
     writer.rule(&content)
 }
 
-fn written(writer: &mut Writer, part: &Part, space: &str, strict: bool) -> String {
+/// How all parts are written.
+struct Style {
+    /// White space between parts: as an expression, and as part of a rule, where it need not be.
+    regex: String,
+    maybe: String,
+    strict: bool,
+}
+
+fn written(writer: &mut Writer, part: &Part, style: &Style) -> String {
+    let space = &style.maybe;
     match part {
-        Part::Library(schema) => writer.json(schema, strict),
+        Part::Library(schema) => writer.json_spaced(schema, style.strict, &style.regex),
         Part::Literal(text) => quoted(text),
         Part::Regex(regex) => writer.terminal(&slashed(regex)),
         Part::Either(of) => {
-            let of: Vec<String> = of.iter().map(|one| written(writer, one, space, strict)).collect();
+            let of: Vec<String> = of.iter().map(|one| written(writer, one, style)).collect();
             writer.rule(&of.join(" | "))
         }
         Part::Tuple(of) => {
-            let of: Vec<String> = of.iter().map(|one| written(writer, one, space, strict)).collect();
+            let of: Vec<String> = of.iter().map(|one| written(writer, one, style)).collect();
             let of = of.join(&format!(" {space} \",\" {space} "));
             format!("\"[\" {space} {of} {space} \"]\"")
         }
         Part::List(of, least, most) => {
-            let one = written(writer, of, space, strict);
+            let one = written(writer, of, style);
             let one = writer.rule(&one);
             let empty = format!("\"[\" {space} \"]\"");
             if *most == Some(0) {
@@ -337,18 +347,13 @@ fn written(writer: &mut Writer, part: &Part, space: &str, strict: bool) -> Strin
             let some = format!("\"[\" {space} {one} {more} {space} \"]\"");
             if *least == 0 { writer.rule(&format!("{empty} | {some}")) } else { some }
         }
-        Part::Object(of, others) => object(writer, of, others.as_deref(), space, strict),
+        Part::Object(of, others) => object(writer, of, others.as_deref(), style),
     }
 }
 
 /// Properties in their order, those that need not be there left out or not, then others.
-fn object(
-    writer: &mut Writer,
-    of: &[(String, bool, Part)],
-    others: Option<&Part>,
-    space: &str,
-    strict: bool,
-) -> String {
+fn object(writer: &mut Writer, of: &[(String, bool, Part)], others: Option<&Part>, style: &Style) -> String {
+    let space = &style.maybe;
     let pair = |name: &str, value: &str| format!("{name} {space} \":\" {space} {value}");
     // What follows some property, and what may come first of all.
     let (mut rest, mut first) = ("\"\"".to_owned(), None::<String>);
@@ -356,14 +361,14 @@ fn object(
         let listed: Vec<String> = of.iter().map(|(name, ..)| quoted(&json!(name).to_string())).collect();
         let but = if listed.is_empty() { String::new() } else { format!(" & ~({})", listed.join(" | ")) };
         let name = writer.terminal(&format!("{}{but}", slashed(NAME)));
-        let value = written(writer, others, space, strict);
+        let value = written(writer, others, style);
         let value = writer.rule(&value);
         let one = writer.rule(&pair(&name, &value));
         rest = writer.rule(&format!("({space} \",\" {space} {one})*"));
         first = Some(writer.rule(&format!("{one} {rest}")));
     }
     for (name, is_required, part) in of.iter().rev() {
-        let value = written(writer, part, space, strict);
+        let value = written(writer, part, style);
         let this = writer.rule(&format!("{} {rest}", pair(&quoted(&json!(name).to_string()), &value)));
         let behind = format!("{space} \",\" {space} {this}");
         (first, rest) = match (is_required, first) {

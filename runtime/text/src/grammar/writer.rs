@@ -212,6 +212,11 @@ impl Writer {
         if let Some(part) = wholes::are_needed(schema).then(|| wholes::parts(schema)).flatten() {
             return wholes::rule(self, schema, &part, strict);
         }
+        self.json_spaced(schema, strict, &space(schema))
+    }
+
+    /// The same, with that white space between its parts.
+    pub fn json_spaced(&mut self, schema: &Value, strict: bool, space: &str) -> String {
         let mut schema = match schema {
             Value::Object(map) => map.clone(),
             // Nothing satisfies it.
@@ -222,7 +227,6 @@ impl Writer {
             ]),
             _ => serde_json::Map::new(),
         };
-        let space = space(&Value::Object(schema.clone()));
         let mut options = json!({"whitespace_pattern": space, "coerce_one_of": true, "lenient": !strict});
         if strict && has_open_names(&Value::Object(schema.clone())) {
             options["json_allowed_escapes"] = json!(ESCAPES);
