@@ -8,6 +8,7 @@ use super::ecma::{Translated, translated};
 use super::formats::is_format;
 use super::numbers::{self, Long};
 use super::patterns::{quotable, reason};
+use super::schema::refers;
 use super::wholes;
 use crate::response::referred;
 use llguidance::derivre::RegexBuilder;
@@ -414,13 +415,6 @@ fn inside(place: &str, key: &str) -> String {
 
 /// Whether references inside of it would be its own.
 fn has_own_base(map: &Map<String, Value>) -> bool {
-    fn refers(value: &Value) -> bool {
-        match value {
-            Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
-            Value::Array(items) => items.iter().any(refers),
-            _ => false,
-        }
-    }
     let is_base = map.get("$id").and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'));
     is_base && map.values().any(refers)
 }

@@ -234,10 +234,18 @@ fn hoisted(mut schema: Value) -> Value {
     schema
 }
 
-fn refers(schema: &Value) -> bool {
+/// Whether a schema has references.
+pub(crate) fn refers(schema: &Value) -> bool {
+    refers_where(schema, &|_| true)
+}
+
+/// Whether a schema has references of some kind.
+pub(crate) fn refers_where(schema: &Value, is_meant: &dyn Fn(&str) -> bool) -> bool {
     match schema {
-        Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
-        Value::Array(items) => items.iter().any(refers),
+        Value::Object(map) => map.iter().any(|(key, value)| {
+            (key == "$ref" && value.as_str().is_some_and(is_meant)) || refers_where(value, is_meant)
+        }),
+        Value::Array(items) => items.iter().any(|item| refers_where(item, is_meant)),
         _ => false,
     }
 }

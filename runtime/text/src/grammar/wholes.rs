@@ -3,6 +3,7 @@
 
 use super::disjoint::is_of;
 use super::numbers;
+use super::schema::{refers, refers_where};
 use super::space::space;
 use super::writer::{Writer, quoted, slashed};
 use serde_json::{Map, Value, json};
@@ -219,20 +220,9 @@ fn without_definitions(schema: &Value) -> Value {
     }
 }
 
-fn refers(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
-        Value::Array(all) => all.iter().any(refers),
-        _ => false,
-    }
-}
-
+/// Whether references lead to the schema's root.
 fn refers_to_root(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value == "#") || refers_to_root(value)),
-        Value::Array(all) => all.iter().any(refers_to_root),
-        _ => false,
-    }
+    refers_where(schema, &|target| target == "#")
 }
 
 /// An expression for the whole numbers between the bounds; `None` if there is none.
