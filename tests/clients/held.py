@@ -57,6 +57,12 @@ SCHEMAS = {
         below={"type": "integer", "exclusiveMaximum": 0, "minimum": -40},
         over={"type": "number", "exclusiveMinimum": 2.5, "maximum": 7},
     ),
+    "whole numbers": obj(
+        id={"const": 9007199254740993},
+        low=integer(-(2**63), -(2**63) + 5),
+        high=integer(2**64 - 6, 2**64 - 1),
+        some={"type": "array", "items": {"enum": [2**63 - 1, "none"]}, "maxItems": 2},
+    ),
     "reference": {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
     "any of": {
         "anyOf": [
@@ -91,6 +97,13 @@ TOOLS = [
 
 def valid(schema, document):
     jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(document)
+
+
+def valid_text(schema, text):
+    """A document of the schema, with no more white space between its parts than a line's end and some indentation."""
+    valid(schema, json.loads(text))
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    check(not re.search(r"\s{19}", outside), "white space: " + repr(text))
 
 
 def is_sum(text):
@@ -141,7 +154,7 @@ def cases():
 
     for name, schema in SCHEMAS.items():
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-        yield f"schema, {name}", *answer({"response_format": form}, lambda text, s=schema: valid(s, json.loads(text)))
+        yield f"schema, {name}", *answer({"response_format": form}, lambda text, s=schema: valid_text(s, text))
     for regex in EXPRESSIONS:
         judge = lambda text, r=regex: check(re.fullmatch(r, text), text)  # noqa: E731
         yield f"expression {regex}", *answer({"guided_regex": regex}, judge)

@@ -103,7 +103,12 @@ impl ApiError {
             _ => self.message.as_str(),
         };
         let message = match &self.param {
-            Some(param) if !message.contains(param.as_str()) => format!("{param}: {message}"),
+            Some(param) if !message.contains(param.as_str()) => {
+                // What clients of this protocol look for.
+                let is_long = self.code == "context_length_exceeded" && param == "messages";
+                let place = if is_long { "prompt is too long" } else { param.as_str() };
+                format!("{place}: {}", without_code(message))
+            }
             _ => message.to_owned(),
         };
         let mut error = json!({"type": kind, "message": shown(&message)});
@@ -144,6 +149,14 @@ pub(crate) fn refused(refusal: &Refusal, prompt: &str, max_tokens: &str) -> ApiE
         Refusal::Sampling(_) => ("temperature", "invalid_value"),
     };
     ApiError::field(param, code, refusal.to_string())
+}
+
+/// The message of an error of the engine without its code, as it stands behind a place.
+fn without_code(message: &str) -> &str {
+    match message.split_once(": ") {
+        Some((code, rest)) if code.len() == 5 && code.bytes().skip(1).all(|b| b.is_ascii_digit()) => rest,
+        _ => message,
+    }
 }
 
 /// Most characters of a message or of the name of a field: what they complain of may be a body's length.

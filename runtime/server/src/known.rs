@@ -113,6 +113,10 @@ fn is_standard(value: &Value) -> bool {
     value == "standard"
 }
 
+fn is_soonest(value: &Value) -> bool {
+    is_empty(value) || value == &json!({"completion_window": "soonest"})
+}
+
 /// A word that leaves things as they are.
 fn is_usual(value: &Value) -> bool {
     ["auto", "none", "disabled", "default"].iter().any(|word| value == word)
@@ -204,6 +208,12 @@ const ROWS: &[Known] = &[
     idle("service_tier", ALL),
     applied("cache_control", MESSAGES),
     idle("cache_control", ALL),
+    // Who pays, and what is kept ready: nobody does, and every prefix is.
+    idle("prompt_cache_options", ALL),
+    idle("billing_policy", ALL),
+    idle("fallback_credit_token", ALL),
+    // A guess at the answer, which could only make it come sooner.
+    idle("prediction", ALL),
     refused("extra_body", ALL, is_empty, "send its fields beside the others"),
     applied("sampling_params", NATIVE),
     refused("sampling_params", ALL, is_empty, "send its fields beside the others"),
@@ -242,8 +252,10 @@ const ROWS: &[Known] = &[
     refused("context_management", RESPONSES, is_empty, "use `truncation`"),
     refused("context_management", ALL, is_empty, LEAVE_OUT),
     refused("session_params", ALL, is_empty, LEAVE_OUT),
+    refused("compaction", ALL, never, "send the messages as the model is to see them"),
     refused("suffix", ALL, is_empty, LEAVE_OUT),
     refused("modalities", ALL, is_text_only, TEXT_ONLY),
+    refused("image", ALL, is_empty, TEXT_ONLY),
     refused("audio", ALL, never, TEXT_ONLY),
     refused("image_data", ALL, is_empty, TEXT_ONLY),
     refused("audio_data", ALL, is_empty, TEXT_ONLY),
@@ -271,6 +283,8 @@ const ROWS: &[Known] = &[
     refused("reasoning", ALL, is_empty, NO_TURN),
     refused("reasoning.max_tokens", CHAT.and(RESPONSES), never, LEAVE_OUT),
     refused("reasoning.exclude", CHAT.and(RESPONSES), is_false, LEAVE_OUT),
+    refused("reasoning.context", CHAT.and(RESPONSES), is_usual, "the chat template decides what it keeps"),
+    refused("reasoning.mode", CHAT.and(RESPONSES), is_standard, "use `reasoning.effort`"),
     applied("reasoning_effort", CHAT),
     refused("reasoning_effort", RESPONSES, never, "use `reasoning.effort`"),
     refused("reasoning_effort", MESSAGES, never, "use `output_config.effort`"),
@@ -308,6 +322,11 @@ const ROWS: &[Known] = &[
     refused("inference_geo", ALL, never, LEAVE_OUT),
     refused("task_budget", ALL, never, LEAVE_OUT),
     idle("diagnostics", ALL),
+    // Judges, programs, styles and terms that are a service's own.
+    refused("moderation", ALL, is_empty, "judge texts yourself"),
+    refused("access_programs", ALL, is_empty, LEAVE_OUT),
+    refused("background_options", ALL, is_soonest, LEAVE_OUT),
+    refused("personality", ALL, never, "say it in the prompt"),
     refused("web_search_options", ALL, never, "declare a tool for it"),
     // How long the answer is, how many there are, and what ends them.
     applied("max_tokens", CHAT.and(TEXTS).and(MESSAGES).and(SAMPLING)),

@@ -23,6 +23,10 @@ enum Asked {
 
 fn asked(app: &App, fields: Fields<'_>) -> Result<Asked, ApiError> {
     if fields.get("messages").is_some() {
+        if fields.get("prompt").is_some() {
+            let message = "`prompt` and `messages` are both given, and only one of them is encoded; leave one out";
+            return Err(ApiError::field("prompt", "invalid_value", message));
+        }
         return Ok(Asked::Turn(Box::new(turn_request(app, fields)?)));
     }
     let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);

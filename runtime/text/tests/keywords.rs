@@ -80,7 +80,89 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"type": "integer"}), "1", "1.5", Held),
         (json!({"type": ["null", "boolean"]}), "null", "0", Held),
         (json!({"const": {"a": [1, "x"]}}), r#"{"a": [1, "x"]}"#, r#"{"a": [2, "x"]}"#, Held),
-        (json!({"const": 9007199254740993i64}), "9007199254740993", "9007199254740992", Refused("schema.const")),
+        (json!({"const": 9007199254740993i64}), "9007199254740993", "9007199254740992", Held),
+        (json!({"enum": [u64::MAX, i64::MIN, "x"]}), "-9223372036854775808", "18446744073709551614", Held),
+        (
+            json!({"const": {"a": [i64::MAX, "x"]}}),
+            r#"{"a": [9223372036854775807, "x"]}"#,
+            r#"{"a": [9223372036854775806, "x"]}"#,
+            Held,
+        ),
+        (
+            json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MIN}),
+            "-9223372036854775808",
+            "-9223372036854775807",
+            Held,
+        ),
+        (
+            json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}),
+            "-9223372036854775808",
+            "-9223372036854775809",
+            Held,
+        ),
+        (
+            json!({"type": "integer", "minimum": 0, "maximum": u64::MAX}),
+            "18446744073709551615",
+            "18446744073709551616",
+            Held,
+        ),
+        (
+            json!({"type": "integer", "exclusiveMinimum": 9007199254740992i64}),
+            "9007199254740993",
+            "9007199254740992",
+            Held,
+        ),
+        (
+            json!({"type": ["integer", "null"], "maximum": -9007199254740995i64}),
+            "-9007199254740995",
+            "-9007199254740994",
+            Held,
+        ),
+        (
+            closed(
+                json!({"a": {"type": "integer"}, "n": {"type": "integer", "minimum": i64::MIN}, "b": {"type": "null"}}),
+            ),
+            "{\n  \"n\": -9223372036854775808, \"b\" : null\n}",
+            "{\"n\": -9223372036854775809}",
+            Held,
+        ),
+        (
+            with(closed(json!({"a": {"maximum": 3}, "n": {"const": i64::MAX}})), json!({"required": ["n"]})),
+            "{\"n\":9223372036854775807}",
+            "{\"a\": 3}",
+            Held,
+        ),
+        (
+            json!({"type": "object", "properties": {"n": {"const": i64::MAX}}}),
+            r#"{"n": 9223372036854775807, "o": [1], "p": {}}"#,
+            r#"{"n": 9223372036854775806}"#,
+            Held,
+        ),
+        (
+            json!({"type": "object", "properties": {"n": {"const": i64::MAX}}}),
+            r#"{"o": true}"#,
+            r#"{"o": true, "n": 1}"#,
+            Held,
+        ),
+        (
+            json!({"type": "array", "items": {"type": "integer", "maximum": i64::MIN}, "minItems": 1, "maxItems": 2}),
+            "[ -9223372036854775808,-9223372036854775809 ]",
+            "[-9223372036854775808, -9223372036854775808, -9223372036854775808]",
+            Held,
+        ),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}, {"type": "null"}]}, "b": {"type": "array", "items": {"const": i64::MAX}}}}),
+            "[]",
+            "[1]",
+            Held,
+        ),
+        (
+            json!({"allOf": [{"type": "integer"}, {"minimum": 9007199254740993i64}]}),
+            "9007199254740993",
+            "1",
+            Refused("schema.allOf.1.minimum"),
+        ),
+        (json!({"type": "number", "minimum": 9007199254740993i64}), "9007199254740994", "1", Refused("schema.minimum")),
         (json!({"enum": [1, "x", null]}), "\"x\"", "2", Held),
         (json!({"enum": [1e25]}), "10000000000000000000000000", "1", Refused("schema.enum")),
         (json!({"type": "integer", "minimum": 3}), "3", "2", Held),
@@ -88,7 +170,7 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
             json!({"type": "integer", "minimum": 9007199254740993i64, "maximum": 9007199254740999i64}),
             "9007199254740993",
             "9007199254740992",
-            Refused("schema.minimum"),
+            Held,
         ),
         (
             json!({"type": "integer", "minimum": 1e30}),
@@ -115,6 +197,11 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
         (json!({"type": "string", "pattern": "^[\\u0000-\\u001f]{3}$"}), "\"\\n\\t\\n\"", "\"\\n\\\"\\\"\"", Held),
         (json!({"type": "string", "pattern": "^[^\"]*$"}), "\"a\\n\\\\\"", "\"a\\\"\"", Held),
         (json!({"type": "string", "pattern": "^[^\\\\]{2}$"}), "\"a\\\"\"", "\"a\\\\\"", Held),
+        (json!({"type": "string", "pattern": "^\\cA\\/[[&&]$"}), "\"\\u0001/&\"", "\"A/&\"", Held),
+        (json!({"type": "string", "pattern": "^[^\\D]\\u{1F600}$"}), "\"1😀\"", "\"x😀\"", Held),
+        (json!({"type": "string", "pattern": "^\\uD83D\\uDE00{$"}), "\"😀{\"", "\"😀\"", Held),
+        (json!({"type": "string", "pattern": "^(a)\\1$"}), "\"aa\"", "\"a\"", Refused("schema.pattern")),
+        (json!({"type": "string", "pattern": "\\a"}), "\"a\"", "\"b\"", Refused("schema.pattern")),
         (json!({"type": "string", "pattern": "^(?!a)"}), "\"b\"", "\"a\"", Refused("schema.pattern")),
         (json!({"type": "string", "pattern": "a$b"}), "\"x\"", "\"ab\"", Refused("schema.pattern")),
         (json!({"type": "string", "format": "date"}), "\"2024-02-29\"", "\"2023-02-29\"", Held),
@@ -261,9 +348,13 @@ fn every_keyword_is_held_or_refused_by_name() {
         // What the table says is what the standard says, where a document shows it.
         if let Ok(validator) = jsonschema::validator_for(&schema) {
             let is = |text: &str| serde_json::from_str(text).ok().map(|document: Value| validator.is_valid(&document));
-            let rounded = schema.to_string().contains("900719925474099") || schema.to_string().contains("e+");
+            let rounded = ["900719925474099", "92233720368547758", "184467440737095516", "e+"];
+            let rounded = rounded.iter().any(|digits| schema.to_string().contains(digits));
             if (is(valid), is(invalid)) != (Some(true), Some(false)) && !invalid.is_empty() && !rounded {
                 let is_old = [
+                    "uD83D",
+                    "cA",
+                    r#"\\a""#,
                     "divisibleBy",
                     "a$b",
                     "minContains",
@@ -300,7 +391,7 @@ fn without_strict_what_cannot_be_held_is_left_out_and_no_value_is_changed() {
         // Steps that do not fit are refused, as the library does not know what it makes of them.
         let is_number = matches!(
             expected,
-            Refused("schema.const" | "schema.enum" | "schema.minimum" | "schema.allOf.0.multipleOf")
+            Refused("schema.enum" | "schema.minimum" | "schema.allOf.1.minimum" | "schema.allOf.0.multipleOf")
         );
         let is_broken = text.contains("other.json") || text.contains("/none");
         match (judged(&spec, valid), is_number || is_broken) {
@@ -421,4 +512,43 @@ fn what_is_free_has_its_types_all_the_same() {
     assert_eq!(of_tool(rest.clone(), false, &[("n", "1")]), Ok(true));
     assert_eq!(of_tool(rest.clone(), false, &[("n", "x")]), Ok(false));
     assert_eq!(of_tool(rest, true, &[]).unwrap_err().0, "tools.0.parameters.properties.n.not");
+}
+
+#[test]
+fn white_space_between_parts_is_a_blank_or_an_indented_line() {
+    // The second is written rule by rule.
+    for number in [1, i64::MAX] {
+        let schema = json!({
+            "type": "object",
+            "properties": {"a": {"const": number}, "b": {"type": "array", "items": {"const": 2}}},
+            "required": ["a", "b"],
+            "additionalProperties": false,
+        });
+        for (text, expected) in [
+            ("{\"a\":N,\"b\":[2]}", true),
+            ("{\"a\": N, \"b\": [2, 2]}", true),
+            ("{ \"a\" : N , \"b\" : [ 2 ] }", true),
+            ("{\n  \"a\": N,\n  \"b\": [\n    2\n  ]\n}", true),
+            ("{\r\n\t\"a\": N,\r\n\t\"b\": [\r\n\t\t2\r\n\t]\r\n}", true),
+            ("{\n        \"a\": N, \"b\": []}", true),
+            ("{  \"a\": N, \"b\": []}", false),
+            ("{\n\n\"a\": N, \"b\": []}", false),
+            ("{ \n\"a\": N, \"b\": []}", false),
+            ("{\n         \"a\": N, \"b\": []}", false),
+            ("{\n\t\t\t\"a\": N, \"b\": []}", false),
+            (" {\"a\": N, \"b\": []}", false),
+        ] {
+            let text = text.replace('N', &number.to_string());
+            let parameters = json!({"type": "object", "properties": {"p": schema}, "additionalProperties": false});
+            for strict in [true, false] {
+                let spec = GrammarSpec::JsonSchema { schema: schema.clone(), strict };
+                assert_eq!(judged(&spec, &text), Ok(expected), "{text:?} {strict}");
+                assert_eq!(of_tool(parameters.clone(), strict, &[("p", &text)]), Ok(expected), "{text:?} {strict}");
+            }
+        }
+    }
+    for (blanks, expected) in [(0, true), (16, true), (17, false)] {
+        let text = format!("{{\n{}\"x\": 1}}", " ".repeat(blanks));
+        assert_eq!(judged(&GrammarSpec::JsonObject, &text), Ok(expected), "{blanks}");
+    }
 }

@@ -75,7 +75,11 @@ fn errors_are_in_the_words_of_the_grammar() {
         (lark("start: x\nx: \"a\" ) \"b\""), vec!["line 2, column "]),
         (lark("start: y"), vec!["line 1, column ", "unknown name"]),
         (lark("start: /a(/"), vec!["line 1, column ", "unclosed group"]),
-        (GrammarSpec::Regex("a$b".into()), vec!["`regex`: "]),
+        (GrammarSpec::Regex("a$b".into()), vec!["`regex`: ", "has an assertion (`^`, `$`, `\\b`)"]),
+        (schema(json!({"items": {"enum": []}})), vec!["`schema.items.enum`: is empty"]),
+        (schema(json!({"properties": {"a": {"type": []}}})), vec!["`schema.properties.a.type`: is empty"]),
+        (schema(json!({"properties": {"a": {"type": "foo"}}})), vec!["`schema.properties.a.type`: is \"foo\""]),
+        (schema(json!({"const": 1e29})), vec!["`schema.const`: has a number beyond 64 bits", "; choose a number"]),
         (
             schema(json!({"properties": {"a": {"pattern": "a("}}})),
             vec!["`schema.properties.a.pattern`", "unclosed group"],

@@ -1,9 +1,10 @@
 //! The messages of a chat request, checked and brought into the form that chat templates read.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::fields::{Fields, missing, wrong_type};
 use crate::parts::text_of;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 /// Names under which the reasoning of an earlier answer arrives; templates get it under the first.
@@ -22,7 +23,47 @@ pub(crate) fn messages(fields: Fields<'_>) -> Result<Vec<Value>, ApiError> {
             "`messages` is empty, at least one message is needed",
         ));
     }
-    list.iter().enumerate().map(|(i, m)| message(m, &format!("messages[{i}]"))).collect()
+    let mut calls = Calls::default();
+    let read = |(i, value): (usize, &Value)| {
+        let at = format!("messages[{i}]");
+        let message = message(value, &at)?;
+        calls.judge(&message, &at)?;
+        Ok(message)
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+/// The calls so far, whose results may come.
+#[derive(Default)]
+struct Calls {
+    ids: HashSet<String>,
+    /// One had no id, so that any could be its own.
+    is_open: bool,
+}
+
+impl Calls {
+    /// Notes a message's calls, and refuses the result of one that nobody made.
+    fn judge(&mut self, message: &Value, at: &str) -> Result<(), ApiError> {
+        for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            match call.get("id").and_then(Value::as_str) {
+                Some(id) => drop(self.ids.insert(id.to_owned())),
+                None => self.is_open = true,
+            }
+        }
+        let is_result = message.get("role").is_some_and(|role| role == "tool");
+        let id = message.get("tool_call_id").and_then(Value::as_str).filter(|_| is_result && !self.is_open);
+        match id {
+            Some(id) if !self.ids.contains(id) => {
+                let at = format!("{at}.tool_call_id");
+                let message = format!(
+                    "`{at}` is {}, and no earlier message has a call of that id; send the call before its result",
+                    brief(&json!(id))
+                );
+                Err(ApiError::field(at, "invalid_value", message))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn message(value: &Value, at: &str) -> Result<Value, ApiError> {

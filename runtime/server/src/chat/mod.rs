@@ -17,7 +17,7 @@ use axum::response::Response;
 use spell::{Head, Style};
 use std::sync::Arc;
 
-pub(crate) use request::{Tools, effort, thinking_off, tool_of, turn_request};
+pub(crate) use request::{Tools, effort, thinking_off, tool_of, turn_request, verbosity};
 pub(crate) use spell::{matched_json, usage_json};
 
 /// The handler.

@@ -75,8 +75,8 @@ fn reasoning(
             variables.insert(key.into(), Value::Array(list.clone()));
         }
     }
-    if let Some(verbosity) = fields.string("verbosity")? {
-        variables.insert("verbosity".into(), json!(verbosity));
+    if let Some(word) = verbosity("verbosity", fields.get("verbosity"))? {
+        variables.insert("verbosity".into(), json!(word));
     }
     if let Some(value) = fields.get("chat_template").filter(|_| !app.options.request_templates) {
         let instead = "put the template into the model directory, or serve with `--trust-request-chat-template`";
@@ -120,6 +120,15 @@ pub(crate) fn effort(param: &str, value: Option<&Value>) -> Result<Option<Value>
         return Ok(Some(value.clone()));
     }
     Err(wrong_type(param, value, &format!("one of {}, or a number from 0 to less than 1", EFFORTS.join(", "))))
+}
+
+/// How much to say.
+pub(crate) fn verbosity<'a>(param: &str, value: Option<&'a Value>) -> Result<Option<&'a str>, ApiError> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(word)) if ["low", "medium", "high"].contains(&word.as_str()) => Ok(Some(word)),
+        Some(other) => Err(wrong_type(param, other, "`low`, `medium` or `high`")),
+    }
 }
 
 fn add_generation_prompt(fields: Fields<'_>, variables: &Map<String, Value>) -> Result<bool, ApiError> {

@@ -5,7 +5,7 @@ use super::items::{Known, items, too_much};
 use super::store::{Found, Items, Node, Store};
 use super::tools::{Declared, Origin};
 use crate::app::{App, now_seconds};
-use crate::chat::{effort, thinking_off};
+use crate::chat::{effort, thinking_off, verbosity};
 use crate::error::ApiError;
 use crate::fields::{Fields, missing, wrong_type};
 use crate::format::{self, json_schema};
@@ -264,11 +264,7 @@ fn answer_format(fields: Fields<'_>, names: &mut FieldNames) -> Result<(Format, 
         },
         Some(other) => return Err(wrong_type("text.format", other, "an object")),
     };
-    match said.get("verbosity") {
-        None => {}
-        Some(Value::String(word)) if ["low", "medium", "high"].contains(&word.as_str()) => {}
-        Some(other) => return Err(wrong_type("text.verbosity", other, "`low`, `medium` or `high`")),
-    }
+    verbosity("text.verbosity", said.get("verbosity"))?;
     said.entry("format").or_insert_with(|| json!({"type": "text"}));
     let extension = format::format(fields, names)?;
     let format = match (held, extension) {

@@ -147,7 +147,13 @@ async fn messages_and_tools_are_checked_to_the_part() {
             "messages[1].tool_call_id",
             "invalid_type",
         ),
+        (
+            message(json!({"role": "tool", "content": "x", "tool_call_id": "nobody"})),
+            "messages[1].tool_call_id",
+            "invalid_value",
+        ),
         (json!({"tools": {}}), "tools", "invalid_type"),
+        (json!({"verbosity": "chatty"}), "verbosity", "invalid_type"),
         (tool(json!({"type": "web_search"})), "tools[0].type", "invalid_type"),
         (tool(json!({"type": "function"})), "tools[0].function", "missing_parameter"),
         (tool(json!({"function": {"name": ""}})), "tools[0].function.name", "invalid_type"),
@@ -182,6 +188,33 @@ async fn messages_and_tools_are_checked_to_the_part() {
 }
 
 #[tokio::test]
+async fn results_follow_calls() {
+    let app = app("done");
+    let call = |id: Value| json!({"role": "assistant", "tool_calls": [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    let result = |id: Value| json!({"role": "tool", "tool_call_id": id, "content": "x"});
+    let user = json!({"role": "user", "content": "Hi"});
+    for (messages, at) in [
+        (json!([user, call(json!("a")), result(json!("a")), call(json!("a")), result(json!("a"))]), None),
+        (json!([user, call(json!("a")), user]), None),
+        (json!([user, call(json!("a")), result(Value::Null)]), None),
+        // Who gives calls no ids can name none.
+        (json!([user, call(Value::Null), result(json!("any"))]), None),
+        (json!([user, result(json!("a")), call(json!("a"))]), Some("messages[1].tool_call_id")),
+        (json!([user, call(json!("a")), result(json!("b"))]), Some("messages[2].tool_call_id")),
+    ] {
+        let reply = post(&app, CHAT, chat_body(json!({"messages": messages}))).await;
+        match at {
+            None => assert_eq!(reply.status, StatusCode::OK, "{messages}"),
+            Some(at) => assert_eq!(error(&reply), expected(400, at, "invalid_value"), "{messages}"),
+        }
+    }
+    let both = json!({"prompt": "Hi", "messages": [user]});
+    let reply = post(&app, "/tokenize", both).await;
+    assert_eq!(error(&reply), expected(400, "prompt", "invalid_value"));
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("are both given"));
+}
+
+#[tokio::test]
 async fn a_prompt_over_the_context_is_refused_in_both_forms() {
     let app = app("");
     for stream in [false, true] {
@@ -189,6 +222,11 @@ async fn a_prompt_over_the_context_is_refused_in_both_forms() {
         let reply = post(&app, CHAT, body).await;
         assert_eq!(error(&reply), expected(400, "messages", "context_length_exceeded"));
         assert!(String::from_utf8_lossy(&reply.body).contains("at most 512 tokens"));
+        let body = blocks::body(
+            json!({"messages": [{"role": "user", "content": "word ".repeat(600)}], "max_tokens": 1, "stream": stream}),
+        );
+        let message = post(&app, blocks::MESSAGES, body).await.json()["error"]["message"].clone();
+        assert!(message.as_str().unwrap().starts_with("prompt is too long: the prompt has 6"), "{message}");
         let body = json!({"prompt": vec![1; 512], "stream": stream});
         assert_eq!(error(&post(&app, TEXTS, body).await), expected(400, "prompt", "context_length_exceeded"));
         let body = json!({"prompt": vec![1; 500], "max_tokens": 13, "stream": stream});

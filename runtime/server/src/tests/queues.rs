@@ -75,13 +75,19 @@ async fn a_conversation_is_judged_by_its_size_before_its_template_runs() {
     let reply = post(&app, CHAT, many(513, json!({"role": "user", "content": ""}))).await.json();
     assert_eq!(reply["error"]["code"], "context_length_exceeded");
     assert!(reply["error"]["message"].as_str().unwrap().contains("513 messages, at most 512 tokens"), "{reply}");
-    // The template looks through all messages for each result whose call is not there.
+    // The template looks through all messages for each result.
     let toy = Toy::new(facts(VOCAB, 16, 1 << 12, 64), Box::new(|_| Ok(certain(VOCAB, RETURN))));
     let limits = Limits { context_tokens: Some(1 << 16), ..Limits::default() };
     let service = Service::start(Engine::new(toy, limits).unwrap()).unwrap();
     let app = Arc::new(App::with_options(service, TEXT.clone(), "toy".into(), free()));
-    let result = json!({"role": "tool", "tool_call_id": "nobody", "content": "x"});
-    let reply = post(&app, CHAT, many(1500, result.clone())).await;
+    let result = json!({"role": "tool", "tool_call_id": "c", "content": "x"});
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let many = |n: usize| {
+        let mut messages = vec![result.clone(); n];
+        messages[0] = json!({"role": "assistant", "tool_calls": [call]});
+        chat_body(json!({"messages": messages}))
+    };
+    let reply = post(&app, CHAT, many(1500)).await;
     let error = reply.json()["error"].clone();
     assert_eq!(
         (reply.status.as_u16(), &error["code"], &error["param"]),
@@ -90,7 +96,7 @@ async fn a_conversation_is_judged_by_its_size_before_its_template_runs() {
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("1500 messages") && !message.contains("line"), "{message}");
     // As many as a long session has are no trouble.
-    let reply = post(&app, CHAT, with(many(300, result), json!({"max_tokens": 2}))).await;
+    let reply = post(&app, CHAT, with(many(300), json!({"max_tokens": 2}))).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
 }
 

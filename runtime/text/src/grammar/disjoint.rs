@@ -92,7 +92,8 @@ fn is_same(one: &Value, other: &Value) -> bool {
     one == other || matches!((one.as_f64(), other.as_f64()), (Some(one), Some(other)) if one == other)
 }
 
-fn is_of(value: &Value, kind: &str) -> bool {
+/// Whether a value is of a type.
+pub(crate) fn is_of(value: &Value, kind: &str) -> bool {
     match value {
         Value::Null => kind == "null",
         Value::Bool(_) => kind == "boolean",

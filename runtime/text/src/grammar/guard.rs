@@ -1,6 +1,7 @@
 //! What is refused before it is compiled: expressions and schemas whose compiling would cost far more than their length says.
 
 use super::GrammarError;
+use super::ecma::translated;
 use super::patterns::reason;
 use super::writer::Writer;
 use regex_automata::nfa::thompson::{Config, NFA};
@@ -224,7 +225,7 @@ impl Left {
     }
 
     fn heavy(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
-        match self.expression(place, regex) {
+        match self.expression(place, &translated(regex).text) {
             Err(error @ GrammarError::TooLarge { .. }) => Err(error),
             _ => Ok(()),
         }

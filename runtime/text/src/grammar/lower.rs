@@ -81,6 +81,10 @@ fn refused(place: &str, error: &str) -> GrammarError {
     let problem = first_line(error);
     // Where it stands in the text that was made of it is nobody's business.
     let own = problem.split_once("failed to compile JSON schema: ").map_or(problem.as_str(), |(_, own)| own);
+    if own.contains("lookarounds not supported") {
+        let problem = "has an assertion (`^`, `$`, `\\b`) where more text may stand, which cannot be held";
+        return GrammarError::bad(place, problem, "leave it out");
+    }
     GrammarError::bad(place, located(own).1, "correct or simplify it")
 }
 

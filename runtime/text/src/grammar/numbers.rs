@@ -9,18 +9,51 @@ const LOWEST: i64 = -9_223_372_036_854_774_784;
 /// Most digits behind the point of a step.
 const PLACES: u32 = 9;
 
+/// Below this all whole numbers are floats, and so are those beside them.
+const SMALL: i64 = 1 << 53;
+
+/// Who holds the whole numbers that a float does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Long {
+    /// They are written digit by digit, [`super::wholes`].
+    Written,
+    /// Nobody.
+    Refused,
+}
+
 /// Whether all numbers in a value are read as they are written.
-pub(crate) fn are_exact(value: &Value) -> Result<(), String> {
+pub(crate) fn are_exact(value: &Value, long: Long) -> Result<(), String> {
     match value {
+        Value::Number(number) if long == Long::Written && (number.is_i64() || number.is_u64()) => Ok(()),
         Value::Number(number) if !is_exact(number) => Err(inexact(number)),
-        Value::Array(items) => items.iter().try_for_each(are_exact),
-        Value::Object(map) => map.values().try_for_each(are_exact),
+        Value::Array(items) => items.iter().try_for_each(|item| are_exact(item, long)),
+        Value::Object(map) => map.values().try_for_each(|item| are_exact(item, long)),
         _ => Ok(()),
     }
 }
 
 fn inexact(number: &Number) -> String {
-    format!("has the number {number}, whose digits a float does not hold")
+    match number.is_f64() {
+        false => format!("has the number {number}, whose digits a float does not hold"),
+        // What was sent is not known any more.
+        true => format!("has a number beyond 64 bits, near {number}, whose digits a float does not hold"),
+    }
+}
+
+/// Whether it is a number that the library reads as it is written, in any place.
+pub(crate) fn is_small(value: &Value) -> bool {
+    match (value.as_i64(), value.as_u64()) {
+        (Some(whole), _) => (-SMALL + 1..SMALL).contains(&whole),
+        (None, Some(_)) => false,
+        (None, None) => true,
+    }
+}
+
+/// A whole number, however it is written; `None` for others and for those that were rounded.
+pub(crate) fn whole(value: &Value) -> Option<i128> {
+    let of_float = value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < SMALL as f64);
+    let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    whole.or_else(|| of_float.map(|float| float as i128))
 }
 
 fn is_exact(number: &Number) -> bool {
@@ -33,7 +66,7 @@ fn is_exact(number: &Number) -> bool {
 }
 
 /// A bound as the library holds it. Bounds that leave all whole numbers of 64 bits are held by those.
-pub(crate) fn bound(map: &Map<String, Value>, key: &str, value: &Value) -> Result<Value, String> {
+pub(crate) fn bound(map: &Map<String, Value>, key: &str, value: &Value, long: Long) -> Result<Value, String> {
     let number = match value {
         Value::Number(number) => number,
         // As drafts before the sixth say that another bound is exclusive.
@@ -49,6 +82,8 @@ pub(crate) fn bound(map: &Map<String, Value>, key: &str, value: &Value) -> Resul
     };
     let float = number.as_f64().unwrap_or(f64::NAN);
     match key {
+        _ if is_whole && long == Long::Written && (number.is_i64() || number.is_u64()) => Ok(value.clone()),
+        "minimum" if is_whole && long == Long::Written && float <= -WHOLE => Ok(json!(i64::MIN)),
         "maximum" if is_whole && (float >= WHOLE || number.as_i64() == Some(i64::MAX)) => Ok(json!(i64::MAX)),
         "exclusiveMaximum" if is_whole && float >= WHOLE && number.as_i64().is_none() => Ok(json!(WHOLE)),
         "minimum" if is_whole && float <= -WHOLE => Ok(json!(LOWEST)),
@@ -130,7 +165,9 @@ mod tests {
             ("1e19", false),
             ("{\"a\": [1, {\"b\": 9007199254740993}]}", false),
         ] {
-            assert_eq!(are_exact(&read(text)).is_ok(), is_fine, "{text}");
+            assert_eq!(are_exact(&read(text), Long::Refused).is_ok(), is_fine, "{text}");
+            let is_fine = is_fine || !["123456789012345678901234567890", "1e19"].contains(&text);
+            assert_eq!(are_exact(&read(text), Long::Written).is_ok(), is_fine, "{text}");
         }
     }
 
@@ -138,7 +175,7 @@ mod tests {
     fn bounds_beyond_all_whole_numbers_of_64_bits_are_theirs() {
         let of = |kind: &str, key: &str, text: &str| {
             let map = json!({"type": kind});
-            bound(map.as_object().unwrap(), key, &read(text)).map_err(drop)
+            bound(map.as_object().unwrap(), key, &read(text), Long::Refused).map_err(drop)
         };
         assert_eq!(of("integer", "maximum", "9223372036854775807"), Ok(json!(i64::MAX)));
         assert_eq!(of("integer", "maximum", "1e30"), Ok(json!(i64::MAX)));

@@ -4,12 +4,14 @@
 //! otherwise is refused: with `strict` always, without it where leaving it out would change a value.
 
 use super::disjoint::{Looking, disjoint};
+use super::ecma::{Translated, translated};
 use super::formats::is_format;
-use super::numbers;
+use super::numbers::{self, Long};
 use super::patterns::{quotable, reason};
+use super::schema::refers;
+use super::wholes;
 use crate::response::referred;
 use llguidance::derivre::RegexBuilder;
-use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -83,9 +85,19 @@ impl Problem {
     }
 }
 
-/// The schema as the library holds it. With `strict`, what it cannot hold is a problem, otherwise it is left out.
+/// The schema as the library holds it, but for whole numbers that [`wholes`] knows how to write. With `strict`, what cannot be held
+/// is a problem, otherwise it is left out.
 pub(crate) fn prepared(schema: &Value, strict: bool) -> Result<Value, Problem> {
+    let whole = prepared_with(schema, strict, Long::Written)?;
+    match wholes::are_needed(&whole) && wholes::parts(&whole).is_none() {
+        true => prepared_with(schema, strict, Long::Refused),
+        false => Ok(whole),
+    }
+}
+
+fn prepared_with(schema: &Value, strict: bool, long: Long) -> Result<Value, Problem> {
     let mut preparing = Preparing {
+        long,
         root: schema,
         looking: Looking::new(schema),
         strict,
@@ -140,6 +152,7 @@ struct Preparing<'a> {
     root: &'a Value,
     looking: Looking<'a>,
     strict: bool,
+    long: Long,
     /// What references became.
     names: HashMap<String, String>,
     /// What they refer to, with its new name and place.
@@ -196,12 +209,19 @@ impl<'a> Preparing<'a> {
             "oneOf" => self.one_of(key, value, place, depth)?,
             "items" | "additionalItems" | "additionalProperties" => self.schema(value, &inside(place, key), depth)?,
             "$ref" => self.reference(value, place)?,
+            "type" => {
+                named(value).map_err(|problem| wrong(place, key, &problem, false))?;
+                value.clone()
+            }
+            "enum" if value.as_array().is_some_and(Vec::is_empty) => {
+                return Err(wrong(place, key, "is empty, so that nothing is of it", false));
+            }
             "const" | "enum" => {
-                numbers::are_exact(value).map_err(|problem| wrong(place, key, &problem, true))?;
+                numbers::are_exact(value, self.long).map_err(|problem| wrong(place, key, &problem, true))?;
                 value.clone()
             }
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
-                numbers::bound(map, key, value).map_err(|problem| wrong(place, key, &problem, true))?
+                numbers::bound(map, key, value, self.long).map_err(|problem| wrong(place, key, &problem, true))?
             }
             "multipleOf" => match numbers::Step::of(value) {
                 Ok(step) => {
@@ -313,23 +333,17 @@ impl<'a> Preparing<'a> {
     /// An expression as the library reads it; `None` leaves it out.
     fn pattern(&self, value: &Value, place: &str, key: &str) -> Outcome<Option<Value>> {
         let Some(pattern) = value.as_str() else { return Err(wrong(place, key, "is no text", false)) };
-        let lark = regex_to_lark(pattern, "dw");
-        let hir = match regex_syntax::parse(&lark) {
+        let Translated { text, unheld } = translated(pattern);
+        let hir = match regex_syntax::parse(&text) {
             Ok(hir) => hir,
-            // Others know this syntax: it is not wrong, it only cannot be held.
-            Err(_) if fancy_regex::Regex::new(pattern).is_ok() => {
-                return self.unheld(
-                    place,
-                    key,
-                    &format!("is `{pattern}`, with look-around or references back, which cannot be held"),
-                );
-            }
             Err(error) => return Err(wrong(place, key, &format!("is `{pattern}`: {}", reason(&error)), false)),
         };
-        if RegexBuilder::new().mk_regex_for_serach(&lark).is_err() {
-            return self.unheld(place, key, &format!("is `{pattern}`, with an assertion inside, which cannot be held"));
+        let is_held = || RegexBuilder::new().mk_regex_for_serach(&text).is_ok();
+        match unheld.or_else(|| (!is_held()).then(|| "an assertion inside".to_owned())) {
+            // It is not wrong, it only cannot be held.
+            Some(what) => self.unheld(place, key, &format!("is `{pattern}`, with {what}, which cannot be held")),
+            None => Ok(Some(Value::String(quotable(&hir).unwrap_or(text)))),
         }
-        Ok(Some(Value::String(quotable(&hir).unwrap_or_else(|| pattern.to_owned()))))
     }
 
     /// How many properties there may be: the library counts them where all that it lists are required.
@@ -401,15 +415,19 @@ fn inside(place: &str, key: &str) -> String {
 
 /// Whether references inside of it would be its own.
 fn has_own_base(map: &Map<String, Value>) -> bool {
-    fn refers(value: &Value) -> bool {
-        match value {
-            Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
-            Value::Array(items) => items.iter().any(refers),
-            _ => false,
-        }
-    }
     let is_base = map.get("$id").and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'));
     is_base && map.values().any(refers)
+}
+
+/// Whether a value names types.
+fn named(value: &Value) -> Result<(), String> {
+    const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "string", "integer"];
+    match value {
+        Value::String(name) if TYPES.contains(&name.as_str()) => Ok(()),
+        Value::Array(all) if all.is_empty() => Err("is empty, so that nothing is of it".to_owned()),
+        Value::Array(all) => all.iter().filter(|one| !one.is_array()).try_for_each(named),
+        other => Err(format!("is {other}, which is none of {}", TYPES.join(", "))),
+    }
 }
 
 /// Whether a value of that type could be meant.

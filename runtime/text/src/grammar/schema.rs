@@ -1,10 +1,11 @@
 //! What a parameter's schema says about the text of its value: raw text of a language, or JSON.
 
+use super::ecma::{Translated, translated};
 use super::formats::format;
+use super::patterns::reason;
 use super::region::{Text, either};
 use super::writer::{quoted, slashed};
 use crate::response::{Type, referred, types_of};
-use llguidance::regex_to_lark;
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value, json};
 
@@ -233,10 +234,18 @@ fn hoisted(mut schema: Value) -> Value {
     schema
 }
 
-fn refers(schema: &Value) -> bool {
+/// Whether a schema has references.
+pub(crate) fn refers(schema: &Value) -> bool {
+    refers_where(schema, &|_| true)
+}
+
+/// Whether a schema has references of some kind.
+pub(crate) fn refers_where(schema: &Value, is_meant: &dyn Fn(&str) -> bool) -> bool {
     match schema {
-        Value::Object(map) => map.iter().any(|(key, value)| (key == "$ref" && value.is_string()) || refers(value)),
-        Value::Array(items) => items.iter().any(refers),
+        Value::Object(map) => map.iter().any(|(key, value)| {
+            (key == "$ref" && value.as_str().is_some_and(is_meant)) || refers_where(value, is_meant)
+        }),
+        Value::Array(items) => items.iter().any(|item| refers_where(item, is_meant)),
         _ => false,
     }
 }
@@ -340,10 +349,11 @@ fn length(key: &str, value: &Value, strict: bool) -> Result<Option<Text>, String
 
 /// Texts in which a pattern of a schema finds something.
 pub(crate) fn searched(pattern: &str) -> Result<Text, String> {
-    // Schemas mean the ASCII classes.
-    let pattern = regex_to_lark(pattern, "dw");
-    let hir =
-        regex_syntax::Parser::new().parse(&pattern).map_err(|_| "is no expression without look-around".to_owned())?;
+    let Translated { text, unheld } = translated(pattern);
+    if let Some(what) = unheld {
+        return Err(format!("has {what}, which cannot be held"));
+    }
+    let hir = regex_syntax::parse(&text).map_err(|error| format!("cannot be read: {}", reason(&error)))?;
     let whole = anchored(&hir)?;
     let may_be_empty = whole.properties().minimum_len() == Some(0);
     Ok(Text { language: Some(slashed(&super::pieces::spelt(&whole))), may_be_empty })

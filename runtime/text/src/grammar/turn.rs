@@ -418,7 +418,8 @@ impl<'a> Turn<'a> {
 
 fn unheld(i: usize, problem: &Problem) -> GrammarError {
     let place = problem.below(&format!("tools.{i}.parameters"));
-    GrammarError::bad(&place, &*problem.problem, "simplify it, or leave `strict` out")
+    let next = if problem.is_value { "choose a number that is held" } else { "simplify it, or leave `strict` out" };
+    GrammarError::bad(&place, &*problem.problem, next)
 }
 
 /// Reasoning has something in it, and does not begin as one of its closers does.

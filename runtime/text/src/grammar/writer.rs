@@ -4,15 +4,14 @@ use super::GrammarError;
 use super::formats::with_dates;
 use super::guard::Left;
 use super::prepared::{has_open_names, prepared};
+use super::space::space;
 use super::tokens::Vocabulary;
+use super::wholes;
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Longest white space between the parts of a JSON document: without a bound a model can write nothing else for ever.
-const JSON_SPACE: &str = r"[ \t\r\n]{1,80}";
 
 /// Escapes of strings but for `\u0041`, by which an open name could spell one that is listed.
 const ESCAPES: &str = "nrbtf\\\"";
@@ -198,7 +197,11 @@ impl Writer {
     pub fn schema(&mut self, place: &str, schema: &Value, strict: bool) -> Result<String, GrammarError> {
         self.left.schema(place, schema)?;
         let prepared = prepared(schema, strict).map_err(|problem| {
-            let next = if strict { "correct it, or leave `strict` out" } else { "correct it" };
+            let next = match problem.is_value {
+                true => "choose a number that is held",
+                false if strict => "correct it, or leave `strict` out",
+                false => "correct it",
+            };
             GrammarError::bad(&problem.below(place), problem.problem, next)
         })?;
         Ok(self.json(&prepared, strict))
@@ -206,6 +209,14 @@ impl Writer {
 
     /// A rule for JSON of a prepared schema, without white space around it.
     pub fn json(&mut self, schema: &Value, strict: bool) -> String {
+        if let Some(part) = wholes::are_needed(schema).then(|| wholes::parts(schema)).flatten() {
+            return wholes::rule(self, schema, &part, strict);
+        }
+        self.json_spaced(schema, strict, &space(schema))
+    }
+
+    /// The same, with that white space between its parts.
+    pub fn json_spaced(&mut self, schema: &Value, strict: bool, space: &str) -> String {
         let mut schema = match schema {
             Value::Object(map) => map.clone(),
             // Nothing satisfies it.
@@ -216,7 +227,7 @@ impl Writer {
             ]),
             _ => serde_json::Map::new(),
         };
-        let mut options = json!({"whitespace_pattern": JSON_SPACE, "coerce_one_of": true, "lenient": !strict});
+        let mut options = json!({"whitespace_pattern": space, "coerce_one_of": true, "lenient": !strict});
         if strict && has_open_names(&Value::Object(schema.clone())) {
             options["json_allowed_escapes"] = json!(ESCAPES);
         }
