@@ -3,6 +3,8 @@
 
 #[path = "drafting/damage.rs"]
 mod damage;
+#[path = "drafting/packing.rs"]
+mod packing;
 
 use artifact::{Artifact, Drafter, DrafterBlock};
 use device::checkpoint::{Checkpoint, LoadOptions};

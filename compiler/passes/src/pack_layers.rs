@@ -252,3 +252,72 @@ fn free_axis(entry: &Entry, facts: &Facts, wanted: &str) -> String {
     let known = |name: &str| facts.dims.keys().chain(facts.products.keys()).any(|own| starts(own, name));
     ir::free_name(wanted, |name| in_graphs(name) || known(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::stacked;
+
+    /// An entry of two layers before and after, as text; the layers' lines are `body`.
+    fn text(body: &str, carried: &str, wide: u64) -> String {
+        let text = format!(
+            "module m act bf16 dim hidden = 64 dim wide = {wide}
+            layers 0-1: attn = near
+            weight layer k: bf16[wide, hidden]
+            entry e {{ graph first (%c, %x) -> (c = %c, x = %x) {{ axes T = rows
+                %c: bf16[T, hidden] = input c
+                %x: bf16[T, wide] = input x }}
+            class near {{attn = near}} (%c, %x) -> (x = %o{carried}) {{ axes T = rows
+                %c: bf16[T, hidden] = input c
+                %x: bf16[T, wide] = input x
+                %w: bf16[wide, hidden] = weight layer k
+                {body} }}
+            instances 0-1: near
+            graph last (%x) -> (z = %x) {{ axes T = rows %x: bf16[T, wide] = input x }} }}"
+        );
+        let module = ir::parse_module(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::verify_module(&module), Ok(()));
+        let entry = stacked(&module.entries[0], &module.facts).expect("an entry");
+        let after = module.with_entries(vec![entry]);
+        assert_eq!(ir::verify_module(&after), Ok(()));
+        ir::print_module(&after, false)
+    }
+
+    const ROUNDED: &str = "%p: f32[T, wide] = linear over [hidden] order any (%c, %w)
+                %r: bf16[T, wide] = round bf16 (%p)
+                %s: f32[T, wide] = add (%r, %x)
+                %o: bf16[T, wide] = round bf16 (%s)";
+
+    #[test]
+    fn a_product_of_every_layer_stands_before_the_layers() {
+        let after = text(ROUNDED, "", 2);
+        for line in [
+            "bf16[layers.k, hidden] = weight packed into layers.k [of 0 k, of 1 k]",
+            "f32[T, layers.k] = linear over [hidden] order any (%c, ",
+            "class near.0 {attn = near} (%x, %c.layers.k) -> (x = %o)",
+            "class near.1 {attn = near} (%x, %c.layers.k) -> (x = %o)",
+            "%r: bf16[T, wide] = slice layers.k from 0 len 2 into wide (%c.layers.k)",
+            "%r: bf16[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)",
+        ] {
+            assert!(after.contains(line), "{line} in\n{after}");
+        }
+        assert_eq!(after.matches("linear").count(), 1, "{after}");
+    }
+
+    #[test]
+    fn what_is_read_unrounded_is_handed_on_unrounded() {
+        let body = "%p: f32[T, wide] = linear over [hidden] order any (%c, %w)
+                %s: f32[T, wide] = add (%p, %x)
+                %o: bf16[T, wide] = round bf16 (%s)";
+        let after = text(body, "", 2);
+        assert!(after.contains("f32[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)"), "{after}");
+    }
+
+    #[test]
+    fn what_layers_change_or_does_not_fill_memory_stays() {
+        let changed =
+            ROUNDED.replace("%s:", "%d: f32[T, hidden] = neg (%c)\n%e: bf16[T, hidden] = round bf16 (%d)\n%s:");
+        for after in [text(&changed, ", c = %e", 2), text(ROUNDED, "", 3)] {
+            assert!(!after.contains("packed") && after.contains("class near {"), "{after}");
+        }
+    }
+}

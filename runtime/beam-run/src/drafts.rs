@@ -86,6 +86,17 @@ impl DraftArgs {
         }
     }
 
+    /// Refuses steps of so few rows that no block of the artifact's drafter ever finds room.
+    pub fn find_room(&self, artifact: &Artifact, step_tokens: Option<usize>) -> Result<(), Failure> {
+        let shortest = artifact.drafter.iter().flat_map(|drafter| &drafter.blocks).map(|b| b.tokens).min();
+        match (step_tokens, shortest.filter(|_| !self.is_off())) {
+            (Some(rows), Some(shortest)) if (rows as u64) < shortest => Err(Failure::usage(format!(
+                "R0113: `--chunked-prefill-size` lets a step take {rows} rows, and the shortest block has {shortest}; let it take more, or say `--draft-tokens 0` for no drafts"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What the drafter of an artifact does when it is served, for whoever asks; null where the artifact has none.
     pub fn told(&self, artifact: &Artifact, runs: bool) -> Value {
         let Some(drafter) = &artifact.drafter else { return Value::Null };

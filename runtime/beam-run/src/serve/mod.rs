@@ -9,6 +9,7 @@ pub use scheduling::SchedulingArgs;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::model;
+use artifact::Artifact;
 use serde_json::{Value, json};
 use server::{App, Service};
 use std::io::Write;
@@ -30,11 +31,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::usage("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
     })?;
     let artifact = model::artifact(&args.model.artifact)?;
-    args.drafts.agree(&artifact, args.model.draft.is_some())?;
-    options.drafts = args.drafts.told(&artifact, args.model.draft.is_some());
-    if artifact.drafter.is_some() && args.model.draft.is_none() {
-        eprintln!("warning: the artifact has a drafter, and `--draft` names no weights for it: nothing is drafted");
-    }
+    options.drafts = drafting(args, &artifact)?;
     let drafts = options.drafts.clone();
     let text = text(args, dir, &artifact.kernels.facts.runtime.stop)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
@@ -42,6 +39,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let mut limits =
         args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
     limits.draft = args.drafts.limits();
+    args.drafts.find_room(&artifact, limits.step_tokens.filter(|_| args.model.draft.is_some()))?;
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
     // Where nobody gave a flag, the command line is not at fault.
     let no_memory = |text: String| match (args.max_running, args.context) {
@@ -102,6 +100,16 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         log.finish(LAST_LINES);
     }
     served
+}
+
+/// What the artifact's drafter does, and a warning where nobody gave it weights.
+fn drafting(args: &ServeArgs, artifact: &Artifact) -> Result<Value, Failure> {
+    let runs = args.model.draft.is_some();
+    args.drafts.agree(artifact, runs)?;
+    if artifact.drafter.is_some() && !runs {
+        eprintln!("warning: the artifact has a drafter, and `--draft` names no weights for it: nothing is drafted");
+    }
+    Ok(args.drafts.told(artifact, runs))
 }
 
 /// The tokenizer and the templates of a model directory, or those that the command line puts in their place.
