@@ -1,7 +1,8 @@
 //! A served artifact on a free port of the loopback, ended when dropped.
 
 use crate::Programs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -52,6 +53,32 @@ impl Served {
         let text = answer.body_mut().read_to_string().unwrap_or_else(|e| panic!("{path}: {e}"));
         let json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}: {text}"));
         (answer.status().as_u16(), json)
+    }
+}
+
+impl Served {
+    /// Gets a text.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub fn get(&self, path: &str) -> String {
+        let mut answer = ureq::get(format!("{}{path}", self.url)).call().unwrap_or_else(|e| panic!("{path}: {e}"));
+        answer.body_mut().read_to_string().unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    /// Asks for a stream, reads the beginning of the answer and goes away.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub fn leave(&self, path: &str, body: &serde_json::Value) {
+        let host = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(host).unwrap_or_else(|e| panic!("{host}: {e}"));
+        let body = body.to_string();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n");
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let mut beginning = [0; 64];
+        stream.read_exact(&mut beginning).unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 }
 

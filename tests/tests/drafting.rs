@@ -1,6 +1,11 @@
 //! The trained drafter beside the trained model: what another implementation recorded, step by step, and the processor
 //! against the interpreter.
 
+#[path = "drafting/damage.rs"]
+mod damage;
+#[path = "drafting/packing.rs"]
+mod packing;
+
 use artifact::{Artifact, Drafter, DrafterBlock};
 use device::checkpoint::{Checkpoint, LoadOptions};
 use device::{ExecutorKind, Weights, load_drafting, pool_pages_of};
@@ -280,6 +285,9 @@ fn drafters_of_other_models_are_refused_by_name() {
         ("\"hidden_size\": 192", "\"hidden_size\": 208", "hidden"),
         ("\"mask_token_id\": 187", "\"mask_token_id\": 2048", "mask_id"),
         ("      7\n", "      8\n", "layer 8"),
+        ("\"num_target_layers\": 8", "\"num_target_layers\": 9", "depth == target.layers"),
+        ("    \"block_size\": 8,\n", "    \"block_size\": 17,\n", "trained <= 16"),
+        ("    \"block_size\": 8,\n", "    \"block_size\": 1,\n", "trained >= 2"),
     ];
     for (from, to, word) in cases {
         assert!(config.contains(from), "the config has no {from}");

@@ -18,10 +18,12 @@ fn path(p: &Path) -> String {
     p.to_str().expect("UTF-8").to_owned()
 }
 
-fn compiled(work: &Path) -> PathBuf {
+/// With programs for these lengths of block.
+fn compiled(work: &Path, lengths: &[usize]) -> PathBuf {
     let out = work.join("artifact");
-    let args = ["compile", &path(&nano()), "--draft", &path(&drafter()), "--target", "cpu-f32", "-o", &path(&out)];
-    let done = Programs::built().beamc(&args);
+    let lengths: Vec<String> = lengths.iter().map(usize::to_string).collect();
+    let args = ["compile", &path(&nano()), "--draft", &path(&drafter()), "--draft-tokens", &lengths.join(",")];
+    let done = Programs::built().beamc(&[&args[..], &["--target", "cpu-f32", "-o", &path(&out)]].concat());
     assert_eq!(done.code, 0, "{}", done.err);
     out
 }
@@ -43,7 +45,7 @@ fn write_tokens(work: &Path, prompts: &[&Value]) -> PathBuf {
 #[test]
 fn recorded_prompts_take_as_many_blocks_as_recorded() {
     let work = tempfile::tempdir().expect("folder");
-    let artifact = compiled(work.path());
+    let artifact = compiled(work.path(), &[4, 8]);
     let golden = golden();
     for rows in [4, 8] {
         let prompts: Vec<&Value> = golden.iter().filter(|p| p["block"] == rows).collect();
@@ -114,11 +116,12 @@ fn answers(artifact: &Artifact, weights: [&Weights; 2], drafts: DraftLimits, pro
     asked.iter().map(|id| said.remove(id).unwrap_or_default()).collect()
 }
 
-/// Joins, leaves, forks, shared prefixes and pages that are given back change no token, with drafts as without.
+/// Joins, leaves, forks, shared prefixes and pages that are given back change no token, with drafts of any length as without.
 #[test]
 fn company_changes_no_token() {
     let work = tempfile::tempdir().expect("folder");
-    let artifact = Artifact::load(&compiled(work.path())).expect("an artifact");
+    let lengths: Vec<usize> = (2..=16).collect();
+    let artifact = Artifact::load(&compiled(work.path(), &lengths)).expect("an artifact");
     let own = &artifact.drafter.as_ref().expect("a drafter").recipes;
     let read = |recipes, folder: &Path| {
         let checkpoint = Checkpoint::open(folder).expect("a checkpoint");
@@ -130,8 +133,44 @@ fn company_changes_no_token() {
     let told = |drafts| answers(&artifact, [&weights[0], &weights[1]], drafts, &prompts);
     let alone = told(DraftLimits { rows: Some(0), ..DraftLimits::default() });
     assert!(alone.iter().all(|answer| answer.len() > 5));
-    for rows in [4, 8] {
+    for rows in lengths {
         assert_eq!(told(DraftLimits { rows: Some(rows), ..DraftLimits::default() }), alone, "blocks of {rows}");
     }
     assert_eq!(told(DraftLimits { selects: false, ..DraftLimits::default() }), alone);
+}
+
+/// Flags that nobody would obey are refused, each with its reason.
+#[test]
+fn wishes_for_drafts_that_nobody_obeys_are_refused() {
+    let work = tempfile::tempdir().expect("folder");
+    let artifact = path(&compiled(work.path(), &[4, 8]));
+    let (model, draft) = (path(&nano()), path(&drafter()));
+    let refused = |more: &[&str], words: &[&str]| {
+        let args = ["generate", &artifact, "--model", &model, "--prompt", "a", "--max-tokens", "1"];
+        let done = Programs::built().beam_run(&[&args[..], more].concat());
+        let tells = words.iter().all(|word| done.err.contains(word));
+        assert!(done.code == 2 && tells, "{more:?}: {} {}", done.code, done.err);
+    };
+    for flags in [
+        &["--draft-tokens", "8"][..],
+        &["--draft-rule", "token"],
+        &["--draft-rule", "block"],
+        &["--draft-policy", "adaptive"],
+        &["--draft-policy", "fixed"],
+        &["--no-draft-selector"],
+        &["--simulate-acceptance", "2"],
+    ] {
+        refused(flags, &["R0110", flags[0], "no drafter runs"]);
+    }
+    for rows in ["2", "3", "5", "16", "17", "64", "65"] {
+        refused(&["--draft", &draft, "--draft-tokens", rows], &["R0113", rows, "blocks of 4, 8"]);
+    }
+    for off in ["0", "1"] {
+        refused(&["--draft", &draft, "--draft-tokens", off, "--draft-rule", "block"], &["R0110", "--draft-rule", off]);
+    }
+    for rows in ["1", "17"] {
+        let args = ["compile", &model, "--draft", &draft, "--draft-tokens", rows, "--target", "cpu-f32", "-o", "no"];
+        let done = Programs::built().beamc(&args);
+        assert!(done.code == 1 && done.err.contains("C0011") && done.err.contains("2 to 16"), "{}", done.err);
+    }
 }

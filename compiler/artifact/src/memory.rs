@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
 /// Offsets are multiples of this many bytes: what wide loads and tensor copies want, with room to spare.
-pub const ALIGN_BYTES: u64 = 256;
+pub const ALIGN_BYTES: u64 = ir::WEIGHT_ALIGN_BYTES;
 
 /// The weights of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +202,8 @@ struct Pack<'a> {
     lead: u64,
     row_elements: u64,
     interleave: Option<Interleave>,
+    /// Whether a graph reads those of all layers as one: layer after layer, without a gap.
+    stacked: bool,
 }
 
 /// The weight memory of a model at kernel level; the text of an error names the weights.
@@ -219,11 +221,12 @@ pub fn weight_memory(kernels: &KernelModule, recipes: &[WeightRecipe]) -> Result
     let find: HashMap<(Scope, Option<usize>, &str), &WeightRecipe> =
         recipes.iter().map(|r| ((r.scope, r.layer, r.name.as_str()), r)).collect();
     let mut memory = WeightMemory { mesh: sharding.mesh.clone(), bytes: 0, pieces: Vec::new() };
-    for recipe in recipes {
+    for recipe in in_stacks(recipes, &packs) {
         let pack = by_weight.get(&(recipe.scope, recipe.name.as_str())).and_then(|i| packs.get(*i));
         let piece = match pack {
             None => single(kernels, &sharding, recipe)?,
             // The pack stands where its first part does.
+            Some(pack) if pack.parts.len() == 1 => single(kernels, &sharding, recipe)?,
             Some(pack) if pack.parts.first() == Some(&(recipe.scope, recipe.name.as_str())) => {
                 let of = |(scope, name): &(Scope, &str)| {
                     let layer = recipe.layer.filter(|_| *scope == Scope::Layer);
@@ -237,15 +240,41 @@ pub fn weight_memory(kernels: &KernelModule, recipes: &[WeightRecipe]) -> Result
         };
         let bytes = piece.bytes().ok_or_else(|| format!("{} is too large to count", piece.title()))?;
         let offset_bytes = memory.bytes.next_multiple_of(ALIGN_BYTES);
+        if pack.is_some_and(|pack| pack.stacked) && (!bytes.is_multiple_of(ALIGN_BYTES) || piece.interleave.is_some()) {
+            return Err(format!(
+                "{} is read together with the next layer's, and does not lie beside it",
+                piece.title()
+            ));
+        }
         memory.bytes = offset_bytes.checked_add(bytes).ok_or("the weights are too large to count")?;
         memory.pieces.push(Piece { offset_bytes, ..piece });
     }
     Ok(memory)
 }
 
+/// Recipes in their order, but those of a stack together, layer by layer, where its first stands.
+fn in_stacks<'r>(recipes: &'r [WeightRecipe], packs: &[Pack<'_>]) -> Vec<&'r WeightRecipe> {
+    let is_stacked = |r: &WeightRecipe| {
+        packs.iter().any(|pack| pack.stacked && pack.parts.first() == Some(&(r.scope, r.name.as_str())))
+    };
+    let mut ordered: Vec<&WeightRecipe> = Vec::new();
+    let mut placed: HashSet<&str> = HashSet::new();
+    for recipe in recipes {
+        if !is_stacked(recipe) {
+            ordered.push(recipe);
+        } else if placed.insert(&recipe.name) {
+            let same = |r: &&WeightRecipe| (r.scope, &r.name) == (recipe.scope, &recipe.name);
+            let mut layers: Vec<&WeightRecipe> = recipes.iter().filter(same).collect();
+            layers.sort_by_key(|r| r.layer);
+            ordered.extend(layers);
+        }
+    }
+    ordered
+}
+
 /// Every packed weight that graphs name, each once.
 fn packs(kernels: &KernelModule) -> Result<Vec<Pack<'_>>, String> {
-    let mut packs = Vec::new();
+    let mut packs: Vec<Pack<'_>> = Vec::new();
     let mut seen = HashSet::new();
     for graph in kernels.entries.iter().flat_map(|e| &e.graphs).map(|g| &g.graph) {
         for id in graph.ids() {
@@ -259,8 +288,17 @@ fn packs(kernels: &KernelModule) -> Result<Vec<Pack<'_>>, String> {
             let lead = elements(ty.axes.get(..at).unwrap_or_default());
             let row_elements = elements(ty.axes.get(at + 1..).unwrap_or_default());
             let interleave = interleave(kernels, reference);
-            let parts = parts.iter().map(named).collect::<Result<Vec<_>, _>>()?;
-            packs.push(Pack { parts, lead, row_elements, interleave });
+            let stacked = parts.iter().any(|part| matches!(part, WeightRef::OfLayer { .. }));
+            let mut parts = parts.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+            if stacked {
+                // The same weights of each layer, one layer after the other.
+                let again = parts.iter().skip(1).position(|part| Some(part) == parts.first());
+                parts.truncate(again.map_or(parts.len(), |at| at + 1));
+            }
+            match packs.iter_mut().find(|pack| pack.parts == parts) {
+                Some(known) => known.stacked |= stacked,
+                None => packs.push(Pack { parts, lead, row_elements, interleave, stacked }),
+            }
         }
     }
     Ok(packs)
@@ -270,7 +308,9 @@ fn packs(kernels: &KernelModule) -> Result<Vec<Pack<'_>>, String> {
 fn named(reference: &WeightRef) -> Result<(Scope, &str), String> {
     match reference {
         WeightRef::Model(name) => Ok((Scope::Model, name)),
-        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => Ok((Scope::Layer, name)),
+        WeightRef::Layer(name) | WeightRef::FirstLayer(name) | WeightRef::OfLayer { name, .. } => {
+            Ok((Scope::Layer, name))
+        }
         WeightRef::Next { layer, .. } => Err(format!("W.{layer} of the following layer is packed")),
         WeightRef::Packed { into, .. } => Err(format!("a weight packed along `{into}` is a part of another")),
     }

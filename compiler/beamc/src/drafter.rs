@@ -14,8 +14,8 @@ use std::path::Path;
 /// Rows of a block that programs are made for, where nobody says: a block ends early, or not, as the engine finds best.
 const BLOCKS: [u64; 2] = [4, 8];
 
-/// The fewest and the most rows of a block: one draft has nothing before it that a path could run through.
-const ROWS: RangeInclusive<u64> = 3..=16;
+/// The fewest and the most rows of a block: one row alone drafts nothing.
+const ROWS: RangeInclusive<u64> = 2..=16;
 
 /// A drafter as it was read for its target: one model for each length of block.
 pub struct Draft {

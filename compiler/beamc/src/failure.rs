@@ -161,7 +161,7 @@ pub const CODES: [(&str, &str, &str); 11] = [
     (
         "C0011",
         "no such length of block",
-        "`--draft-tokens` lists how many rows a drafted block has, the known token among them: from 3 to 16.",
+        "`--draft-tokens` lists how many rows a drafted block has, the known token among them: from 2 to 16.",
     ),
     ("C0010", "no such weight", "`--unpack NAME` names a weight of the spec, as `W.NAME` is written in its text."),
 ];

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Most parameters of a model: far above any, and their bytes still fit 64 bits.
 pub const MOST_PARAMETERS: u64 = 1 << 60;
 
+/// Weights lie in a rank's memory at multiples of so many bytes.
+pub const WEIGHT_ALIGN_BYTES: u64 = 256;
+
 /// The kind of one layer in every column of the schedule, for example `attn → sliding, mlp → dense`.
 pub type LayerKinds = IndexMap<String, String>;
 

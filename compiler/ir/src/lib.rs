@@ -40,7 +40,9 @@ pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
 pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, WANTED_ROWS};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
-pub use facts::{Capture, DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, Weight, When};
+pub use facts::{
+    Capture, DiskForm, Facts, KvKind, LayerKinds, MOST_PARAMETERS, RuntimeFacts, WEIGHT_ALIGN_BYTES, Weight, When,
+};
 pub use graph::{Graph, GraphBuilder, Node, Span, ValueId, free_name};
 pub use kernel::{KernelEntry, KernelGraph, KernelKind, KernelModule, Layout, Region, WeightLayout};
 pub use mesh::{Mesh, MeshError};

@@ -225,6 +225,13 @@ pub enum WeightRef {
     },
     /// A layer weight of the first layer, read before the loop.
     FirstLayer(String),
+    /// A layer weight of the layer with this number, read before the loop.
+    OfLayer {
+        /// Layer.
+        layer: usize,
+        /// Weight.
+        name: String,
+    },
     /// Several weights as one, in this order: the axes of each between those that all have in front and those that all
     /// end with are one axis `into`, along which they are joined.
     Packed {
@@ -236,11 +243,11 @@ pub enum WeightRef {
 }
 
 impl WeightRef {
-    /// The weights of the model or of a layer that it stands for: what the first graph reads of the first layer is the
+    /// The weights of the model or of a layer that it stands for: what the first graph reads of a layer is the
     /// layer's, the successor's is the layer's or the model's. A packed one stays whole.
     pub fn owners(&self) -> Vec<WeightRef> {
         match self {
-            WeightRef::FirstLayer(name) => vec![WeightRef::Layer(name.clone())],
+            WeightRef::FirstLayer(name) | WeightRef::OfLayer { name, .. } => vec![WeightRef::Layer(name.clone())],
             WeightRef::Next { layer, last } => vec![WeightRef::Layer(layer.clone()), WeightRef::Model(last.clone())],
             other => vec![other.clone()],
         }
@@ -376,7 +383,7 @@ pub enum Op {
     Shift {
         /// Axis of fixed length that is moved along.
         axis: String,
-        /// How many places; fewer than the axis has.
+        /// How many places; at most as many as the axis has.
         by: u64,
     },
     /// `(score, ids, temp, coin)`: one of the results of a walk through the candidates of a block, slot after slot.

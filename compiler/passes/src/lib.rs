@@ -15,6 +15,7 @@ pub mod flatten;
 pub mod fuse_rows;
 mod inline;
 pub mod order_launches;
+mod pack_layers;
 pub mod pack_projections;
 mod pair;
 mod pass;

@@ -7,16 +7,19 @@
 //! ```
 //!
 //! Why: one product reads its operand once and fills the machine better than several narrow ones.
-//! When: the target says `fuse.pack`. (1) Products of one value, with the same contracted axes, order, dtype of the weight
+//! When: the target says `fuse.pack`, and no weight is another model's. (1) Products of one value, with the same contracted axes, order, dtype of the weight
 //! and, where each row picks its slice, the same ids. (2) Each weight is a plain one that no other operation reads. (3) The
 //! same weights stand together in every graph that reads one of them, because a weight has one layout. After sharding a rank
-//! packs its own parts, so nothing about placement changes.
+//! packs its own parts, so nothing about placement changes. Products that all layers have of one value are then joined
+//! over the layers (`pack_layers.rs`).
 //! Kind: `Exact`: an element of a product is a sum of its own.
 //! Tests: below; random graphs in `tests/fusion.rs`.
 
-use crate::{Compile, Kind, Level, PassError, PassInfo};
+use crate::{Compile, Kind, Level, PassError, PassInfo, pack_layers};
 use indexmap::IndexMap;
-use ir::{Axis, Class, Entry, Extent, Facts, Graph, GraphBuilder, Module, Op, TensorType, Type, ValueId, WeightRef};
+use ir::{
+    Axis, Class, Entry, Extent, Facts, Graph, GraphBuilder, Module, Op, Scope, TensorType, Type, ValueId, WeightRef,
+};
 use std::collections::{HashMap, HashSet};
 
 /// What the pass says about itself.
@@ -51,6 +54,8 @@ pub fn run(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> 
         note_uses(graph, index, &mut uses);
     }
     let facts = module.local_facts();
+    // What belongs to another model lies where that one has it.
+    uses.iter_mut().filter(|(weight, _)| is_borrowed(weight, &facts)).for_each(|(_, list)| *list = None);
     let mut index = 0;
     let mut pack = |graph: &Graph| {
         index += 1;
@@ -61,9 +66,14 @@ pub fn run(module: &Module, compile: &Compile<'_>) -> Result<Module, PassError> 
         let first = pack(&entry.first);
         let classes = entry.classes.iter().map(|c| Class { graph: pack(&c.graph), ..c.clone() }).collect();
         let last = pack(&entry.last);
-        entries.push(Entry { first, classes, last, ..entry.clone() });
+        entries.push(pack_layers::stacked(&Entry { first, classes, last, ..entry.clone() }, &facts)?);
     }
     Ok(module.with_entries(entries))
+}
+
+/// Whether it is a weight of the model that is drafted for.
+fn is_borrowed(weight: &WeightRef, facts: &Facts) -> bool {
+    matches!(weight, WeightRef::Model(name) if facts.weight(Scope::Model, name).is_some_and(|w| w.borrowed))
 }
 
 fn note_uses(graph: &Graph, index: usize, uses: &mut Uses) {
@@ -218,7 +228,10 @@ impl Packing<'_> {
         let words: Vec<&str> = pack
             .iter()
             .map(|p| match &p.weight {
-                WeightRef::Model(name) | WeightRef::Layer(name) | WeightRef::FirstLayer(name) => name.as_str(),
+                WeightRef::Model(name)
+                | WeightRef::Layer(name)
+                | WeightRef::FirstLayer(name)
+                | WeightRef::OfLayer { name, .. } => name.as_str(),
                 WeightRef::Next { layer, .. } => layer,
                 WeightRef::Packed { into, .. } => into,
             })

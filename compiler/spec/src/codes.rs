@@ -281,7 +281,11 @@ pub static CODES: &[Code] = &[
     ),
     code("B0252", "a wrong index", "An index is a constant, or an integer tensor that selects along the axis."),
     code("B0253", "a kind without a cache", "kv[l.column] needs a cache kind named like each kind of the column."),
-    code("B0254", "an index out of range", "A constant index is a whole number below the length of the axis."),
+    code(
+        "B0254",
+        "an index out of range",
+        "A constant index is a whole number below the length of the axis, and a shift one up to it.",
+    ),
     code(
         "B0255",
         "a rename to another length",

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::flags;
+use artifact::Artifact;
 use clap::Args;
 use engine::{AcceptRule, Counts, DraftLimits, Executor, Limits};
 use serde_json::{Value, json};
@@ -13,17 +14,18 @@ const MEASURING_SECONDS: f64 = 2.0;
 /// Flags of drafts.
 #[derive(Args, Clone, Debug)]
 pub struct DraftArgs {
-    /// Most tokens that a step verifies of one answer, the one before its drafts included; 0 and 1 draft nothing. As many as
-    /// the artifact's drafter proposes if absent, fewer where they do not pay.
-    #[arg(long, visible_alias = "speculative-num-draft-tokens", value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
+    /// Most tokens that a step verifies of one answer, the one before its drafts included: one of the lengths that the
+    /// artifact has programs for, or 0 or 1, which draft nothing. The longest of them if absent, fewer where they do not pay.
+    #[arg(long, visible_alias = "speculative-num-draft-tokens", value_name = "N")]
     pub draft_tokens: Option<u32>,
-    /// How drafts are accepted where tokens are drawn, both without changing the distribution: one by one, or the longest
-    /// beginning of a block.
-    #[arg(long, value_name = "RULE", default_value = "token", value_parser = ["token", "block"])]
-    draft_rule: String,
-    /// How many rows a block has: as many as pay by what steps take and drafts do, or always as many as may be.
-    #[arg(long, value_name = "POLICY", default_value = "adaptive", value_parser = ["adaptive", "fixed"])]
-    draft_policy: String,
+    /// How drafts are accepted where tokens are drawn, both without changing the distribution: one by one (token), or the
+    /// longest beginning of a block (block); token if absent.
+    #[arg(long, value_name = "RULE", value_parser = ["token", "block"])]
+    draft_rule: Option<String>,
+    /// How many rows a block has: as many as pay by what steps take and drafts do (adaptive), or always as many as may be
+    /// (fixed); adaptive if absent.
+    #[arg(long, value_name = "POLICY", value_parser = ["adaptive", "fixed"])]
+    draft_policy: Option<String>,
     /// Draft each slot's best candidate by itself, not the path that the drafter chose.
     #[arg(long)]
     no_draft_selector: bool,
@@ -37,12 +39,81 @@ impl DraftArgs {
     pub fn limits(&self) -> DraftLimits {
         DraftLimits {
             rows: self.draft_tokens.map(|n| n as usize),
-            rule: if self.draft_rule == "block" { AcceptRule::Block } else { AcceptRule::Token },
+            rule: if self.draft_rule.as_deref() == Some("block") { AcceptRule::Block } else { AcceptRule::Token },
             costs: None,
-            is_fixed: self.draft_policy == "fixed",
+            is_fixed: self.draft_policy.as_deref() == Some("fixed"),
             forced: self.simulate_acceptance,
             selects: !self.no_draft_selector,
         }
+    }
+
+    /// Whether drafts are switched off.
+    fn is_off(&self) -> bool {
+        self.draft_tokens.is_some_and(|rows| rows < 2)
+    }
+
+    /// A flag that says how drafts are to be.
+    fn wish(&self) -> Option<&'static str> {
+        let wishes = [
+            (self.simulate_acceptance.is_some(), "--simulate-acceptance"),
+            (self.draft_tokens.is_some_and(|rows| rows > 1), "--draft-tokens"),
+            (self.draft_rule.is_some(), "--draft-rule"),
+            (self.draft_policy.is_some(), "--draft-policy"),
+            (self.no_draft_selector, "--no-draft-selector"),
+        ];
+        wishes.into_iter().find_map(|(is_wished, flag)| is_wished.then_some(flag))
+    }
+
+    /// Refuses wishes for drafts where nobody drafts, and lengths of blocks that the artifact has no program for. `runs` is
+    /// whether the artifact's drafter gets weights.
+    pub fn agree(&self, artifact: &Artifact, runs: bool) -> Result<(), Failure> {
+        let blocks = artifact.drafter.as_ref().filter(|_| runs).map(|drafter| &drafter.blocks);
+        match (self.wish(), blocks, self.draft_tokens) {
+            (Some(flag), None, _) => Err(Failure::usage(format!(
+                "R0110: `{flag}` is about drafts, and no drafter runs; compile with `beamc compile --draft` and name its weights with `--draft`, or leave the flag out"
+            ))),
+            (Some(flag), _, Some(off)) if self.is_off() => Err(Failure::usage(format!(
+                "R0110: `{flag}` is about drafts, and `--draft-tokens {off}` switches them off; leave one of them out"
+            ))),
+            (_, Some(blocks), Some(rows)) if rows > 1 && blocks.iter().all(|b| b.tokens != u64::from(rows)) => {
+                let lengths: Vec<String> = blocks.iter().map(|b| b.tokens.to_string()).collect();
+                Err(Failure::usage(format!(
+                    "R0113: `--draft-tokens` asks for blocks of {rows}, and the artifact has programs for blocks of {}; name one of these, or 0 for no drafts, or compile with `beamc compile --draft-tokens {rows}`",
+                    lengths.join(", ")
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses steps of so few rows that no block of the artifact's drafter ever finds room.
+    pub fn find_room(&self, artifact: &Artifact, step_tokens: Option<usize>) -> Result<(), Failure> {
+        let shortest = artifact.drafter.iter().flat_map(|drafter| &drafter.blocks).map(|b| b.tokens).min();
+        match (step_tokens, shortest.filter(|_| !self.is_off())) {
+            (Some(rows), Some(shortest)) if (rows as u64) < shortest => Err(Failure::usage(format!(
+                "R0113: `--chunked-prefill-size` lets a step take {rows} rows, and the shortest block has {shortest}; let it take more, or say `--draft-tokens 0` for no drafts"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the drafter of an artifact does when it is served, for whoever asks; null where the artifact has none.
+    pub fn told(&self, artifact: &Artifact, runs: bool) -> Value {
+        let Some(drafter) = &artifact.drafter else { return Value::Null };
+        if !runs {
+            return json!({"runs": false, "because": "`--draft` names no weights of the artifact's drafter"});
+        }
+        if self.is_off() {
+            return json!({"runs": false, "because": "`--draft-tokens` switches drafts off"});
+        }
+        let most = self.draft_tokens.map_or(u64::MAX, u64::from);
+        let blocks: Vec<u64> = drafter.blocks.iter().map(|b| b.tokens).filter(|rows| *rows <= most).collect();
+        json!({
+            "runs": true,
+            "blocks": blocks,
+            "rule": self.draft_rule.as_deref().unwrap_or("token"),
+            "policy": self.draft_policy.as_deref().unwrap_or("adaptive"),
+        })
     }
 
     /// What every output that has forced runs behind it says; null where nothing is forced.
@@ -52,10 +123,8 @@ impl DraftArgs {
     }
 }
 
-/// Finds out what steps take on an executor with a drafter, where the policy is to know it. Refuses wishes for drafts where
-/// nobody drafts.
+/// Finds out what steps take on an executor with a drafter, where the policy is to know it.
 pub fn learn_costs<E: Executor>(executor: &mut E, limits: &mut Limits) -> Result<(), Failure> {
-    agree(executor, &limits.draft)?;
     let draft = &limits.draft;
     if draft.rows.is_some_and(|rows| rows < 2) || draft.forced.is_some() || draft.is_fixed {
         return Ok(());
@@ -65,21 +134,6 @@ pub fn learn_costs<E: Executor>(executor: &mut E, limits: &mut Limits) -> Result
     limits.draft.costs =
         engine::measure(executor, &limits.entry, MEASURING_SECONDS, &mut now).map_err(Failure::device)?;
     Ok(())
-}
-
-/// Refuses wishes for drafts where nobody drafts.
-pub fn agree<E: Executor>(executor: &E, limits: &DraftLimits) -> Result<(), Failure> {
-    let flag = match (limits.rows, limits.forced) {
-        (_, Some(_)) => "--simulate-acceptance",
-        (Some(rows), None) if rows > 1 => "--draft-tokens",
-        _ => return Ok(()),
-    };
-    if executor.facts().draft.is_some() {
-        return Ok(());
-    }
-    Err(Failure::usage(format!(
-        "R0110: `{flag}` is about drafts, and no drafter runs; compile with `beamc compile --draft` and name its weights with `--draft`, or leave the flag out"
-    )))
 }
 
 /// What became of drafts between two counts.

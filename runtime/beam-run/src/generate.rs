@@ -48,7 +48,7 @@ fn engine_for(
     let own = model::own_context_tokens(artifact);
     let needed = longest.saturating_add(args.max_tokens).min(own.unwrap_or(usize::MAX));
     let next = "lower `--max-tokens` or shorten the prompt";
-    model::engine(artifact, &args.model, needed.max(2), 1, args.drafts.limits(), next)
+    model::engine(artifact, &args.model, needed.max(2), 1, &args.drafts, next)
 }
 
 fn submit(engine: &mut Engine<Box<dyn Executor>>, request: Request) -> Result<RequestId, Failure> {

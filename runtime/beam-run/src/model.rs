@@ -1,12 +1,12 @@
 //! From the command line to an engine: artifact, weights with progress, executor, pools.
 
 use crate::args::ModelArgs;
-use crate::drafts;
+use crate::drafts::{self, DraftArgs};
 use crate::failure::Failure;
 use artifact::{Artifact, WeightRecipe};
 use device::checkpoint::{Checkpoint, LoadOptions, Progress};
 use device::{PrepareError, Weights, pool_pages_for, pool_pages_of};
-use engine::{DraftLimits, Engine, Executor, Limits};
+use engine::{Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weigh
     let Some(draft) = &args.draft else { return Ok(None) };
     let Some(drafter) = &artifact.drafter else {
         return Err(Failure::input(format!(
-            "R0111: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
+            "R0114: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
             draft.display(),
             artifact.manifest.model
         )));
@@ -86,9 +86,11 @@ pub fn engine(
     args: &ModelArgs,
     context_tokens: usize,
     running: usize,
-    draft: DraftLimits,
+    drafts: &DraftArgs,
     next: &str,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
+    drafts.agree(artifact, args.draft.is_some())?;
+    let draft = drafts.limits();
     let limits = Limits { context_tokens: Some(context_tokens), running, draft, ..Limits::default() };
     engine_of(artifact, args, limits, (context_tokens, running), |text| Failure::usage(format!("{text}; {next}")))
 }

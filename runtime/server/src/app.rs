@@ -61,6 +61,8 @@ pub struct Options {
     pub stored_responses: usize,
     /// Most bytes that they take, about.
     pub stored_bytes: usize,
+    /// What the drafter of the model does, as `/health` and `/server_info` say it; null where there is none.
+    pub drafts: serde_json::Value,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             metrics_prefix: "beam_run_".into(),
             stored_responses: 1000,
             stored_bytes: 256 << 20,
+            drafts: serde_json::Value::Null,
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn completions(
             choice.end = piece.end.or(choice.end.take());
         }
     }
-    let usage = usage_json(answers.usage());
+    let usage = usage_json(answers.usage(), streaming.usage_of_drafts);
     // Log-probabilities can make it long.
     let text = App::off_thread(move || {
         let choices = choices.iter().enumerate().map(|(index, piece)| (index, piece, logprobs.is_some()));
@@ -227,7 +227,9 @@ impl Texts {
     }
 
     fn chunk(&self, choice: Option<(usize, &Piece, bool)>, usage: Option<Usage>) -> Frame {
-        let usage = usage.map(usage_json).or(self.options.usage_at_end.then_some(Value::Null));
+        let usage = usage
+            .map(|usage| usage_json(usage, self.options.usage_of_drafts))
+            .or(self.options.usage_at_end.then_some(Value::Null));
         Frame { event: None, data: self.object(choice, usage) }
     }
 }

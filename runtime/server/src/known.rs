@@ -398,6 +398,8 @@ const ROWS: &[Known] = &[
     refused("prompt_logprobs", ALL, never, "use `/v1/completions` with `echo` and `logprobs`"),
     refused("return_tokens_as_token_ids", ALL, is_false, LEAVE_OUT),
     refused("return_token_ids", ALL, is_false, "use `/generate`"),
+    applied("return_prediction_tokens", OPENAI),
+    refused("return_prediction_tokens", ALL, is_false, "ask on `/v1/chat/completions`, or see `/metrics`"),
     refused("return_hidden_states", ALL, is_false, LEAVE_OUT),
     refused("return_routed_experts", ALL, is_false, LEAVE_OUT),
     // Ways to choose tokens that this server does not have.

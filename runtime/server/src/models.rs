@@ -53,7 +53,8 @@ fn ailment(app: &App) -> Option<&'static str> {
 /// `GET /health`, `GET /ping`: whether requests are answered.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     match ailment(&app) {
-        None => Json(json!({"status": "ok"})).into_response(),
+        None if app.options.drafts.is_null() => Json(json!({"status": "ok"})).into_response(),
+        None => Json(json!({"status": "ok", "drafts": app.options.drafts})).into_response(),
         Some(status) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": status}))).into_response(),
     }
 }
@@ -94,6 +95,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
         "has_response_template": app.text.response.is_some(),
         "num_running_reqs": metrics.running(),
         "num_queue_reqs": metrics.queued(),
+        "drafts": app.options.drafts,
         "internal_states": [],
     }))
 }

@@ -187,9 +187,11 @@ pub(crate) struct StreamOptions {
     pub usage_at_end: bool,
     /// Whether every chunk has it.
     pub usage_always: bool,
+    /// Whether it says what became of drafts, with a stream or without.
+    pub usage_of_drafts: bool,
 }
 
-/// Reads `stream` and `stream_options`.
+/// Reads `stream`, `stream_options` and what usage has besides.
 pub(crate) fn stream_options(fields: Fields<'_>) -> Result<StreamOptions, ApiError> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let options = fields.object("stream_options")?;
@@ -198,6 +200,7 @@ pub(crate) fn stream_options(fields: Fields<'_>) -> Result<StreamOptions, ApiErr
         stream,
         usage_at_end: option("include_usage")?.unwrap_or(false),
         usage_always: option("continuous_usage_stats")?.unwrap_or(false),
+        usage_of_drafts: fields.boolean("return_prediction_tokens")?.unwrap_or(false),
     })
 }
 

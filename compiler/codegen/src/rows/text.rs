@@ -742,6 +742,7 @@ fn append(out: &mut String, indent: &str, lines: &[String]) {
 fn weight_name(reference: &ir::WeightRef) -> String {
     match reference {
         ir::WeightRef::Model(name) | ir::WeightRef::Layer(name) | ir::WeightRef::FirstLayer(name) => name.clone(),
+        ir::WeightRef::OfLayer { layer, name } => format!("{name} of layer {layer}"),
         ir::WeightRef::Next { layer, last } => format!("next {layer} else {last}"),
         ir::WeightRef::Packed { into, .. } => into.clone(),
     }

@@ -19,7 +19,10 @@ pub(crate) fn weight(
     }
     let weight = plain(reference, facts, ctx)?;
     let name = || match reference {
-        WeightRef::Model(name) | WeightRef::Layer(name) | WeightRef::FirstLayer(name) => name.clone(),
+        WeightRef::Model(name)
+        | WeightRef::Layer(name)
+        | WeightRef::FirstLayer(name)
+        | WeightRef::OfLayer { name, .. } => name.clone(),
         WeightRef::Next { layer, .. } => layer.clone(),
         WeightRef::Packed { into, .. } => into.clone(),
     };
@@ -34,6 +37,7 @@ fn plain(reference: &WeightRef, facts: &Facts, ctx: &Context<'_>) -> Result<Arc<
         WeightRef::Model(name) => (Scope::Model, name, None),
         WeightRef::Layer(name) => (Scope::Layer, name, Some(running(name)?)),
         WeightRef::FirstLayer(name) => (Scope::Layer, name, Some(0)),
+        WeightRef::OfLayer { layer, name } => (Scope::Layer, name, Some(*layer)),
         WeightRef::Next { layer, last } => match running(layer)? + 1 {
             next if next < facts.layers() => (Scope::Layer, layer, Some(next)),
             _ => (Scope::Model, last, None),

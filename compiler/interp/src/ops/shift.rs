@@ -16,7 +16,7 @@ pub(crate) fn shift(
 ) -> Result<Tensor, InterpError> {
     let position = axis_of("shift C1", x, axis)?;
     let n = x.axes()[position].1;
-    let by = usize::try_from(by).ok().filter(|by| *by < n);
+    let by = usize::try_from(by).ok().filter(|by| *by <= n);
     let by = by.ok_or_else(|| broken("shift C1", format!("more places than the {n} of `{axis}`")))?;
     expect_axes("shift C2", ty, x.axes())?;
     kept_dtype("shift C2", ty, x)?;

@@ -234,6 +234,8 @@ impl Parser<'_> {
             Ok(WeightRef::Layer(self.name()?))
         } else if self.eat_word("first") {
             Ok(WeightRef::FirstLayer(self.name()?))
+        } else if self.eat_word("of") {
+            Ok(WeightRef::OfLayer { layer: self.number()?, name: self.name()? })
         } else if self.eat_word("next") {
             let layer = self.name()?;
             Ok(WeightRef::Next { layer, last: self.after("else")? })
@@ -241,7 +243,7 @@ impl Parser<'_> {
             let into = self.after("into")?;
             Ok(WeightRef::Packed { into, parts: self.list('[', ']', |p| p.weight_ref(depth + 1))? })
         } else {
-            self.expected("`model`, `layer`, `first`, `next` or `packed`")
+            self.expected("`model`, `layer`, `first`, `of`, `next` or `packed`")
         }
     }
 

@@ -348,6 +348,7 @@ pub(super) fn weight_text(reference: &WeightRef) -> String {
         WeightRef::Model(name) => format!("model {}", Name(name)),
         WeightRef::Layer(name) => format!("layer {}", Name(name)),
         WeightRef::FirstLayer(name) => format!("first {}", Name(name)),
+        WeightRef::OfLayer { layer, name } => format!("of {layer} {}", Name(name)),
         WeightRef::Next { layer, last } => format!("next {} else {}", Name(layer), Name(last)),
         WeightRef::Packed { into, parts } => {
             let parts: Vec<String> = parts.iter().map(weight_text).collect();

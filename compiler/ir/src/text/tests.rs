@@ -78,7 +78,8 @@ fn kv() -> impl Strategy<Value = KvRef> {
 }
 
 fn packed() -> impl Strategy<Value = WeightRef> {
-    let part = prop_oneof![name().prop_map(WeightRef::Model), name().prop_map(WeightRef::Layer)];
+    let of_layer = (0..9usize, name()).prop_map(|(layer, name)| WeightRef::OfLayer { layer, name });
+    let part = prop_oneof![name().prop_map(WeightRef::Model), name().prop_map(WeightRef::Layer), of_layer];
     (name(), vec(part, 0..3)).prop_map(|(into, parts)| WeightRef::Packed { into, parts })
 }
 

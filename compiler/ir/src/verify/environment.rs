@@ -114,7 +114,7 @@ fn leaves(graph: &Graph, role: Role, place: &str, report: &mut Report) {
         let legal = match &graph.node(id).op {
             Op::Weight(reference) => reference.parts().iter().all(|part| match part {
                 WeightRef::Layer(_) | WeightRef::Next { .. } => role == Role::Class,
-                WeightRef::FirstLayer(_) => role == Role::First,
+                WeightRef::FirstLayer(_) | WeightRef::OfLayer { .. } => role == Role::First,
                 WeightRef::Model(_) | WeightRef::Packed { .. } => true,
             }),
             Op::Scalar(expr) => role == Role::Class || !expr.uses_layer(),
@@ -143,6 +143,9 @@ fn instances(entry: &Entry, facts: &Facts, report: &mut Report) {
         }
     }
     for reference in weights(&entry.first) {
+        if let WeightRef::OfLayer { layer, name } = reference {
+            has_weight(name, *layer, facts, &entry.name, report);
+        }
         let WeightRef::FirstLayer(name) = reference else { continue };
         match entry.instances.first() {
             Some(first) => has_weight(name, first.layer, facts, &entry.name, report),

@@ -100,7 +100,7 @@ fn layouts(module: &KernelModule, report: &mut Report) {
         let rows = |part: &WeightRef| {
             let (scope, name) = match part {
                 WeightRef::Model(name) => (Scope::Model, name),
-                WeightRef::Layer(name) => (Scope::Layer, name),
+                WeightRef::Layer(name) | WeightRef::OfLayer { name, .. } => (Scope::Layer, name),
                 _ => return None,
             };
             facts.weight(scope, name).map(|w| w.elements())

@@ -141,7 +141,7 @@ fn weight(reference: &WeightRef, result: &TensorType, facts: &Facts) -> Result<(
 fn plain_weight(reference: &WeightRef, facts: &Facts) -> Result<TensorType, String> {
     let (scope, name) = match reference {
         WeightRef::Model(name) => (Scope::Model, name),
-        WeightRef::Layer(name) | WeightRef::FirstLayer(name) => (Scope::Layer, name),
+        WeightRef::Layer(name) | WeightRef::FirstLayer(name) | WeightRef::OfLayer { name, .. } => (Scope::Layer, name),
         WeightRef::Next { layer, .. } => (Scope::Layer, layer),
         WeightRef::Packed { .. } => return Err("packs what is packed already".to_owned()),
     };

@@ -3,13 +3,13 @@
 use super::operation::{Operands, same};
 use crate::{AcceptRule, AcceptWhat, Axis, DType, Extent, TensorType, WalkWhat};
 
-/// An axis of known length that is longer than the way; what fills is of the same format and has the other axes or fewer.
+/// An axis of known length, no shorter than the way; what fills is of the same format and has the other axes or fewer.
 pub(super) fn shift(operands: &Operands<'_>, result: &TensorType, axis: &str, by: u64) -> Result<(), String> {
     let filled = operands.ids.len() == 2;
     operands.count(if filled { 2 } else { 1 })?;
     let x = operands.tensor(0)?;
     match x.axes.iter().find(|a| a.name == axis).map(|a| a.extent) {
-        Some(Extent::Fixed(n)) if by < n => {}
+        Some(Extent::Fixed(n)) if by <= n => {}
         Some(Extent::Fixed(n)) => return Err(format!("moves {by} places along `{axis}`, which has {n}")),
         Some(Extent::Rows) => return Err(format!("moves along row axis `{axis}`")),
         None => return Err(format!("the operand has no axis `{axis}`")),

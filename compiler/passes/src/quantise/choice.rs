@@ -41,7 +41,10 @@ impl Choice {
         let key = match reference {
             WeightRef::Model(name) => (Scope::Model, name.clone()),
             WeightRef::Layer(name) => (Scope::Layer, name.clone()),
-            WeightRef::Next { .. } | WeightRef::FirstLayer(_) | WeightRef::Packed { .. } => return None,
+            WeightRef::Next { .. }
+            | WeightRef::FirstLayer(_)
+            | WeightRef::OfLayer { .. }
+            | WeightRef::Packed { .. } => return None,
         };
         let (key, matrix) = self.matrices.get_key_value(&key)?;
         let here = matrix.scope == Scope::Model || layers.first().is_some_and(|l| matrix.layers.contains(l));

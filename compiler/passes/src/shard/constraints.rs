@@ -208,7 +208,9 @@ impl Walk<'_, '_> {
     fn weight(&mut self, id: ValueId, reference: &WeightRef) {
         let names = match reference {
             WeightRef::Model(name) => vec![(Scope::Model, name)],
-            WeightRef::Layer(name) | WeightRef::FirstLayer(name) => vec![(Scope::Layer, name)],
+            WeightRef::Layer(name) | WeightRef::FirstLayer(name) | WeightRef::OfLayer { name, .. } => {
+                vec![(Scope::Layer, name)]
+            }
             WeightRef::Next { layer, last } => vec![(Scope::Layer, layer), (Scope::Model, last)],
             WeightRef::Packed { .. } => return self.all_whole(id),
         };

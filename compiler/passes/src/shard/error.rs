@@ -68,7 +68,10 @@ pub(super) fn uneven(weight: &Weight, axis: &str, n: u64, over: &[String], mesh:
 /// Two axes of one weight over one mesh axis.
 pub(super) fn one_mesh_axis(reference: &WeightRef, a: &str, b: &str, over: &[String]) -> PassError {
     let name = match reference {
-        WeightRef::Model(name) | WeightRef::Layer(name) | WeightRef::FirstLayer(name) => name.as_str(),
+        WeightRef::Model(name)
+        | WeightRef::Layer(name)
+        | WeightRef::FirstLayer(name)
+        | WeightRef::OfLayer { name, .. } => name.as_str(),
         WeightRef::Next { layer, .. } => layer.as_str(),
         WeightRef::Packed { into, .. } => into.as_str(),
     };

@@ -38,11 +38,11 @@ impl Elab<'_> {
         };
         let (x, axis) = self.along(&args[0], over, span)?;
         let length = super::axes::fixed(&axis);
-        let Some(by) = by.filter(|by| *by >= 0.0 && by.fract() == 0.0 && *by < length as f64) else {
+        let Some(by) = by.filter(|by| *by >= 0.0 && by.fract() == 0.0 && *by <= length as f64) else {
             return refuse(
-                Diagnostic::error("B0254", format!("a shift is a whole number of places below {length}"))
+                Diagnostic::error("B0254", format!("a shift is a whole number of places up to {length}"))
                     .at(args[1].span, format!("`{}` has {length} entries", axis.name))
-                    .help(format!("write a whole number from 0 to {}", length.saturating_sub(1))),
+                    .help(format!("write a whole number from 0 to {length}")),
             );
         };
         if by == 0.0 {

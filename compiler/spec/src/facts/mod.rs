@@ -84,7 +84,7 @@ pub(crate) fn resolve(
     let (name, act) = reader.model(choices);
     let (mut dims, products) = reader.dims(choices);
     let sums = reader.sums(&mut dims);
-    let values = reader.values();
+    let mut values = reader.values();
     reader.arms = values.iter().map(|(name, (_, value))| (name.clone(), value.arm())).collect();
     let (options, option_spans) = reader.options(choices);
     let mut schedule = reader.schedule(&dims);
@@ -97,7 +97,7 @@ pub(crate) fn resolve(
     let captures = reader.captures();
     let runtime = reader.runtime();
     let lint_narrowing = reader.lints();
-    reader.require(&dims, &values);
+    reader.require(&dims, &mut values);
     reader.imported();
     let named_elsewhere = std::mem::take(&mut reader.named_elsewhere);
     let missing = std::mem::take(&mut reader.missing);
@@ -163,6 +163,8 @@ struct Reader<'a> {
     target: Option<&'a Model>,
     /// Rows of a block, if somebody chose.
     draft_tokens: Option<u64>,
+    /// Whether lengths were chosen, to make the model small.
+    is_small: bool,
     missing: Vec<(String, Span)>,
 }
 
@@ -189,6 +191,7 @@ impl<'a> Reader<'a> {
             named_elsewhere: Vec::new(),
             target,
             draft_tokens: choices.draft_tokens,
+            is_small: !choices.dims.is_empty(),
             missing: Vec::new(),
         }
     }

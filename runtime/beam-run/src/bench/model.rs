@@ -63,7 +63,7 @@ pub fn bench(args: &BenchModelArgs) -> Result<(), Failure> {
         )));
     }
     let next = "lower `--prefill`, `--context` or `--decode`";
-    let engine = model::engine(&artifact, &args.model, needed, 1, args.drafts.limits(), next)?;
+    let engine = model::engine(&artifact, &args.model, needed, 1, &args.drafts, next)?;
     let stop = if prompts.is_some() { generate::stop_tokens(&artifact, &args.model)? } else { Vec::new() };
     let mut bench = Bench { engine, drawn: 0, prompts: prompts.unwrap_or_default(), stop };
     let mut report = json!({

@@ -34,7 +34,7 @@ fn uses(artifact: &Artifact) -> Result<HashMap<(Option<usize>, String), Input>, 
                         "R0715: the artifact joins several weights to `{into}`, and they are quantised one by one; compile for a target without `pack`, such as `cpu`"
                     )));
                 }
-                WeightRef::Next { .. } | WeightRef::FirstLayer(_) => continue,
+                WeightRef::Next { .. } | WeightRef::FirstLayer(_) | WeightRef::OfLayer { .. } => continue,
             };
             let stage = layer.map_or("last".to_owned(), |l| format!("layers.{l}"));
             uses.insert((layer, name.clone()), (stage, root(graph, x), contract.clone()));

@@ -9,7 +9,8 @@ pub use scheduling::SchedulingArgs;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::model;
-use serde_json::json;
+use artifact::Artifact;
+use serde_json::{Value, json};
 use server::{App, Service};
 use std::io::Write;
 use std::path::Path;
@@ -25,17 +26,20 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let started = Instant::now();
     // What the command line alone has wrong is told before anything is read.
     args.scheduling.agree()?;
-    let options = args.endpoint.options()?;
+    let mut options = args.endpoint.options()?;
     let dir = args.model.model.as_deref().ok_or_else(|| {
         Failure::usage("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")
     })?;
     let artifact = model::artifact(&args.model.artifact)?;
+    options.drafts = drafting(args, &artifact)?;
+    let drafts = options.drafts.clone();
     let text = text(args, dir, &artifact.kernels.facts.runtime.stop)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let running = args.max_running.map(|n| n as usize);
     let mut limits =
         args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
     limits.draft = args.drafts.limits();
+    args.drafts.find_room(&artifact, limits.step_tokens.filter(|_| args.model.draft.is_some()))?;
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
     // Where nobody gave a flag, the command line is not at fault.
     let no_memory = |text: String| match (args.max_running, args.context) {
@@ -83,7 +87,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let failed = |e: std::io::Error| Failure::output(cannot_listen(&address, &e));
         let listener = TcpListener::bind(&known[..]).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        announce(args, &name, &local.to_string(), context_tokens, started.elapsed());
+        announce(args, &name, &local.to_string(), context_tokens, (started.elapsed(), &drafts));
         app.service.metrics().weights(artifact.memory.bytes, loaded);
         app.service.metrics().started(started.elapsed());
         let (stop, stop_now) = signals();
@@ -96,6 +100,16 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         log.finish(LAST_LINES);
     }
     served
+}
+
+/// What the artifact's drafter does, and a warning where nobody gave it weights.
+fn drafting(args: &ServeArgs, artifact: &Artifact) -> Result<Value, Failure> {
+    let runs = args.model.draft.is_some();
+    args.drafts.agree(artifact, runs)?;
+    if artifact.drafter.is_some() && !runs {
+        eprintln!("warning: the artifact has a drafter, and `--draft` names no weights for it: nothing is drafted");
+    }
+    Ok(args.drafts.told(artifact, runs))
 }
 
 /// The tokenizer and the templates of a model directory, or those that the command line puts in their place.
@@ -120,14 +134,22 @@ fn cannot_listen(address: &str, error: &std::io::Error) -> String {
 }
 
 /// Says on the output stream where the server listens: whoever started it waits for this line.
-fn announce(args: &ServeArgs, name: &str, address: &str, context_tokens: usize, took: Duration) {
+fn announce(args: &ServeArgs, name: &str, address: &str, context_tokens: usize, (took, drafts): (Duration, &Value)) {
     let (url, seconds) = (format!("http://{address}"), took.as_secs_f64());
     let line = if args.json {
         let forced = args.drafts.forced();
-        json!({"event": "ready", "url": url, "model": name, "context": context_tokens, "seconds": seconds, "forced_acceptance": forced})
+        json!({"event": "ready", "url": url, "model": name, "context": context_tokens, "seconds": seconds, "drafts": drafts, "forced_acceptance": forced})
             .to_string()
     } else {
-        format!("listening on {url} (model {name}, context {context_tokens} tokens, ready after {seconds:.2} s)")
+        let lengths: Vec<String> = drafts["blocks"].as_array().into_iter().flatten().map(Value::to_string).collect();
+        let drafts = match (drafts["runs"].as_bool(), lengths.is_empty()) {
+            (Some(true), false) => format!(", drafts in blocks of {}", lengths.join(", ")),
+            (Some(_), _) => ", no drafts".to_owned(),
+            (None, _) => String::new(),
+        };
+        format!(
+            "listening on {url} (model {name}, context {context_tokens} tokens{drafts}, ready after {seconds:.2} s)"
+        )
     };
     let mut out = std::io::stdout().lock();
     // A reader that has gone away misses nothing that matters.

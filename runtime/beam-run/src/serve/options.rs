@@ -100,6 +100,7 @@ impl EndpointArgs {
             origins,
             stored_responses: self.stored_responses,
             stored_bytes: self.stored_response_bytes,
+            drafts: usual.drafts.clone(),
             metrics_prefix: if self.metrics_names == "sglang" {
                 "sglang:".into()
             } else {

@@ -105,6 +105,7 @@ impl Weights {
             WeightRef::Model(name) => self.get(Scope::Model, name, layer),
             WeightRef::Layer(name) => self.get(Scope::Layer, name, layer),
             WeightRef::FirstLayer(name) => self.get(Scope::Layer, name, 0),
+            WeightRef::OfLayer { layer, name } => self.get(Scope::Layer, name, *layer),
             WeightRef::Next { layer: name, .. } if layer + 1 < layers => self.get(Scope::Layer, name, layer + 1),
             WeightRef::Next { last, .. } => self.get(Scope::Model, last, layer),
             // Joined by the executor that can; under its own name there is none.

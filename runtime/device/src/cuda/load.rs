@@ -103,6 +103,7 @@ impl Weights {
             WeightRef::Model(name) => (Scope::Model, None, name),
             WeightRef::Layer(name) => (Scope::Layer, Some(own()?), name),
             WeightRef::FirstLayer(name) => (Scope::Layer, layer(0), name),
+            WeightRef::OfLayer { layer, name } => (Scope::Layer, Some(*layer), name),
             WeightRef::Next { layer: name, last } => match instance.and_then(|i| layer(i + 1)) {
                 Some(next) => (Scope::Layer, Some(next), name),
                 None => (Scope::Model, None, last),

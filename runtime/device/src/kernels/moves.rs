@@ -79,7 +79,7 @@ impl Moves {
     /// Elements moved `by` places along an axis; the first places take what fills, or 0.
     pub fn shift(axis: &str, by: u64, operands: &[Shape], out: &Shape) -> Result<Moves, String> {
         let x = operands.first().ok_or("a shift of nothing")?;
-        let whole = x.length(axis).filter(|n| by < *n as u64 && by > 0);
+        let whole = x.length(axis).filter(|n| by <= *n as u64 && by > 0);
         let whole = whole.ok_or_else(|| format!("a shift by {by} along `{axis}`, no such axis of its operand"))?;
         if x.axes != out.axes || operands.get(1).is_some_and(|fill| fill.length(axis).is_some()) {
             return Err(format!("a shift of axes {:?} to {:?}, or filled along `{axis}`", x.axes, out.axes));
@@ -98,7 +98,10 @@ impl Moves {
             }
         };
         let fill = operands.get(1).map(|_| 1);
-        Ok(Moves { row: out.row, parts: vec![part(fill, by, 0), part(Some(0), whole - by, by)] })
+        let mut parts = vec![part(fill, by, 0)];
+        // Moved by its whole length, an axis keeps nothing of what was there.
+        parts.extend((by < whole).then(|| part(Some(0), whole - by, by)));
+        Ok(Moves { row: out.row, parts })
     }
 
     /// Whether only whole, aligned groups of `len` elements are copied.

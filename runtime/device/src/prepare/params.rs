@@ -181,6 +181,7 @@ impl<'w> Loader<'w> {
                 let layer = layer(0).ok_or_else(|| outside(name))?;
                 (Scope::Layer, name.clone(), Some(layer))
             }
+            WeightRef::OfLayer { layer, name } => (Scope::Layer, name.clone(), Some(*layer)),
             WeightRef::Packed { into, .. } => {
                 let fact = "which is packed of several, and this executor does not join them; compile for a target without `pack`";
                 return Err(PrepareError::WeightMissing {

@@ -32,7 +32,9 @@ impl Build {
     pub fn weight(&mut self, facts: &Facts, reference: WeightRef) -> ValueId {
         let (scope, name) = match &reference {
             WeightRef::Model(name) => (Scope::Model, name),
-            WeightRef::Layer(name) | WeightRef::FirstLayer(name) => (Scope::Layer, name),
+            WeightRef::Layer(name) | WeightRef::FirstLayer(name) | WeightRef::OfLayer { name, .. } => {
+                (Scope::Layer, name)
+            }
             WeightRef::Next { layer, .. } => (Scope::Layer, layer),
             WeightRef::Packed { .. } => unreachable!("no model of these tests packs weights"),
         };

@@ -33,7 +33,8 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, payload: Payload) -> Resul
         let choices = turn.len();
         return Ok(sse::events(turn.into(), spell::Chunks::new(app, head, style, streaming, choices)));
     }
-    let (collected, usage) = (turn.collect().await?, turn.usage());
+    let collected = turn.collect().await?;
+    let usage = usage_json(turn.usage(), streaming.usage_of_drafts);
     // Log-probabilities can make it long.
     let text = App::off_thread(move || Ok(spell::whole(&app, &head, style, collected, usage)));
     Ok(body::json_text(text.await?))

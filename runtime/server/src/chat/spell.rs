@@ -59,14 +59,19 @@ impl Style {
     }
 }
 
-/// Usage as the wire has it.
-pub(crate) fn usage_json(usage: Usage) -> Value {
+/// Usage as the wire has it, with what became of drafts where that is asked for.
+pub(crate) fn usage_json(usage: Usage, of_drafts: bool) -> Value {
+    let mut details = json!({"reasoning_tokens": usage.reasoning_tokens});
+    if of_drafts {
+        details["accepted_prediction_tokens"] = usage.accepted_tokens.into();
+        details["rejected_prediction_tokens"] = usage.drafted_tokens.saturating_sub(usage.accepted_tokens).into();
+    }
     json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": details,
         "reasoning_tokens": usage.reasoning_tokens,
     })
 }
@@ -82,10 +87,10 @@ pub(crate) fn matched_json(matched: Option<&Matched>) -> Value {
 
 /// The whole answer as the text of one object. Log-probabilities are written one by one: as values they would take ten times
 /// as much memory.
-pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected>, usage: Usage) -> String {
+pub(crate) fn whole(app: &App, head: &Head, style: Style, choices: Vec<Collected>, usage: Value) -> String {
     let mut whole = head.object("chat.completion", Vec::new());
     whole.shift_remove("choices");
-    whole.insert("usage".into(), usage_json(usage));
+    whole.insert("usage".into(), usage);
     whole.insert("metadata".into(), json!({"weight_version": "default"}));
     let mut text = open(Value::Object(whole)) + ",\"choices\":[";
     for (index, choice) in choices.into_iter().enumerate() {
@@ -188,7 +193,7 @@ impl Chunks {
         json.push(']');
         if let Some(usage) = usage {
             json.push_str(",\"usage\":");
-            json.push_str(&usage_json(usage).to_string());
+            json.push_str(&usage_json(usage, self.options.usage_of_drafts).to_string());
         } else if self.options.usage_at_end {
             json.push_str(",\"usage\":null");
         }

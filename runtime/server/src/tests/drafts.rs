@@ -104,3 +104,48 @@ async fn metrics_count_drafts() {
     assert_eq!(value("spec_reached_drafts_total"), value("spec_accepted_drafts_total"));
     assert!(value("spec_reached_drafts_total") > 0.0);
 }
+
+/// A request that asks for it finds what became of its drafts, whole and in a stream, of all choices together; the protocols
+/// whose usage has no place for it refuse.
+#[tokio::test]
+async fn usage_tells_drafts_on_request() {
+    let [alone, with_drafts] = apps(|| scripted(ANSWER), 60, free);
+    let asking = json!({"temperature": 0, "return_prediction_tokens": true});
+    let told = |usage: &Value| {
+        let number = |key: &str| usage["completion_tokens_details"][key].as_u64();
+        (number("accepted_prediction_tokens"), number("rejected_prediction_tokens"))
+    };
+    let (_, usage) = whole(&with_drafts, chat_body(asking.clone())).await;
+    let (accepted, rejected) = told(&usage);
+    assert!(accepted > Some(0) && rejected > Some(0), "{usage}");
+    let (_, streamed) = streamed(&with_drafts, chat_body(asking.clone())).await;
+    assert_eq!(streamed, usage);
+    let (_, twice) = whole(&with_drafts, with(chat_body(asking.clone()), json!({"n": 2}))).await;
+    assert_eq!(told(&twice), (accepted.map(|n| 2 * n), rejected.map(|n| 2 * n)));
+    let (_, usage) = whole(&alone, chat_body(asking.clone())).await;
+    assert_eq!(told(&usage), (Some(0), Some(0)));
+    let (_, usage) = whole(&with_drafts, chat_body(json!({"temperature": 0}))).await;
+    assert_eq!(told(&usage), (None, None));
+
+    let text = json!({"prompt": "Tell me", "temperature": 0, "max_tokens": 30, "return_prediction_tokens": true});
+    let usage = post(&with_drafts, "/v1/completions", text).await.json()["usage"].clone();
+    assert!(told(&usage).0 > Some(0), "{usage}");
+    for (path, body) in [
+        ("/v1/responses", json!({"input": "Tell me"})),
+        ("/v1/messages", json!({"messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 9})),
+    ] {
+        let reply = post(&with_drafts, path, with(body, json!({"return_prediction_tokens": true}))).await;
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(reply.status == StatusCode::BAD_REQUEST && text.contains("return_prediction_tokens"), "{text}");
+    }
+}
+
+/// `/health` and `/server_info` say what the drafter does, where the model has one.
+#[tokio::test]
+async fn health_tells_of_the_drafter() {
+    let told = json!({"runs": true, "blocks": [4, 8]});
+    let options = || Options { drafts: json!({"runs": true, "blocks": [4, 8]}), ..free() };
+    let [_, app] = apps(|| scripted(ANSWER), 100, options);
+    assert_eq!(get(&app, "/health").await.json(), json!({"status": "ok", "drafts": told}));
+    assert_eq!(get(&app, "/server_info").await.json()["drafts"], told);
+}

@@ -33,6 +33,10 @@ pub(crate) struct Usage {
     pub completion_tokens: usize,
     /// Those among them whose text is reasoning.
     pub reasoning_tokens: usize,
+    /// Drafts that were verified of the choices that are over, and those among them that stand.
+    pub drafted_tokens: usize,
+    /// See [`Usage::drafted_tokens`].
+    pub accepted_tokens: usize,
 }
 
 /// Choices on their way. Dropping them aborts what still runs.
@@ -48,6 +52,8 @@ pub(crate) struct Answers {
     prompt_tokens: usize,
     /// Tokens of each choice's prompt that were in the cache.
     cached_tokens: Vec<usize>,
+    /// Drafts of the choices that are over: verified, and those among them that stand.
+    drafts: (usize, usize),
 }
 
 /// A choice as a whole.
@@ -139,7 +145,19 @@ impl Answers {
         let generation = app.submit(requests, plan.rid, prompt, max_tokens).await?;
         let cached_tokens = vec![0; readers.len()];
         let (failed, events, steps) = Default::default();
-        Ok(Answers { generation, readers, ready, events, steps, failed, per_prompt, prompt_tokens, cached_tokens })
+        let drafts = (0, 0);
+        Ok(Answers {
+            generation,
+            readers,
+            ready,
+            events,
+            steps,
+            failed,
+            per_prompt,
+            prompt_tokens,
+            cached_tokens,
+            drafts,
+        })
     }
 
     /// Their names in the engine, by which they can be given up.
@@ -159,6 +177,8 @@ impl Answers {
             cached_tokens: self.cached_tokens.iter().step_by(self.per_prompt).sum(),
             completion_tokens: self.readers.iter().map(Reader::completion_tokens).sum(),
             reasoning_tokens: self.readers.iter().map(Reader::reasoning_tokens).sum(),
+            drafted_tokens: self.drafts.0,
+            accepted_tokens: self.drafts.1,
         }
     }
 
@@ -264,7 +284,11 @@ impl Answers {
                     self.generation.stop(choice);
                 }
             }
-            Event::Finished { reason, .. } => reader.finished(reason, step)?,
+            Event::Finished { reason, usage, .. } => {
+                self.drafts.0 += usage.drafted_tokens;
+                self.drafts.1 += usage.accepted_tokens;
+                reader.finished(reason, step)?;
+            }
         }
         Ok(())
     }

@@ -138,6 +138,7 @@ pub fn bench(args: &AgenticArgs) -> Result<(), Failure> {
         None => model::artifact(&args.artifact)?,
     };
     let longest = Sessions::longest(args.shape, sizes);
+    args.drafts.agree(&artifact, args.draft.is_some() || args.simulate.is_some())?;
     if let Some(own) = model::own_context_tokens(&artifact).filter(|own| *own < longest) {
         return Err(Failure::usage(format!(
             "R0501: the sessions need {longest} tokens of context, the model is made for {own}; lower `--scale` or `--turns`"
@@ -205,7 +206,6 @@ fn simulated(
     let wanted = Predicted { kernels, plan, weight_bytes, target, memory_share: MEMORY_SHARE, cache_bytes, drafter };
     let device = wanted.device(clock.clone()).map_err(Failure::input)?;
     let limits = args.limits(longest);
-    drafts::agree(&device, &limits.draft)?;
     let mut engine = Engine::new(device, limits).map_err(Failure::input)?;
     if engine.limit_tokens() < longest {
         let holds = engine.limit_tokens();
