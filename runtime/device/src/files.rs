@@ -9,11 +9,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Jobs that may wait for the disk; with more the engine is told to come again.
 const MOST_JOBS: usize = 1024;
+
+/// How long a step waits for a layer before the copy counts as lost.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the thread is asked for.
 enum Job {
@@ -137,15 +141,22 @@ impl HostTier for FileTier {
     }
 
     fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        let end = Instant::now() + PATIENCE;
         while self.read(page, layer, out)? == Transfer::Later {
-            // With no room to ask, the disk has enough to do and says nothing of it.
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TierError(format!("the disk has said nothing for {} s", PATIENCE.as_secs())));
+            }
+            // With no room to ask, the disk has enough to do and need not say anything.
             if !self.asked.contains_key(&(page, layer)) {
                 std::thread::yield_now();
                 continue;
             }
-            // Nothing else is to be done, so the next answer is waited for.
-            let answer = self.answers.recv().map_err(|_| gone())?;
-            self.file(answer);
+            match self.answers.recv_timeout(left) {
+                Ok(answer) => self.file(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
         Ok(0)
     }
