@@ -4,9 +4,12 @@
 use device::checkpoint::{Checkpoint, LoadOptions};
 use device::{ExecutorKind, Weights, load_shared};
 use engine::{
-    Engine, Event, Executor, FinishReason, Limits, MemoryTier, Policy, Progress, Request, RequestId, Sampling,
+    Engine, Event, Executor, FinishReason, HostPage, HostTier, Limits, MemoryTier, Policy, Progress, Request,
+    RequestId, Sampling, TierError, Transfer,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use suites::{Programs, nano};
 
 const REQUESTS: u64 = 200;
@@ -108,6 +111,51 @@ fn run(engine: &mut Engine<Box<dyn Executor>>, apart: usize) -> (Vec<Vec<u32>>, 
     (tokens, ids.iter().filter_map(|id| answers.cached_tokens.get(id)).sum())
 }
 
+/// Copies that come in no hurry: the second question for a layer is answered, or the first if a step waits for it.
+#[derive(Debug)]
+struct Late {
+    inner: MemoryTier,
+    asked: HashSet<(HostPage, usize)>,
+    /// Layers that steps have waited for.
+    inside: Arc<AtomicU64>,
+}
+
+impl Late {
+    fn new(bytes: u64) -> (Arc<AtomicU64>, Late) {
+        let inside = Arc::new(AtomicU64::new(0));
+        (inside.clone(), Late { inner: MemoryTier::new(bytes), asked: HashSet::new(), inside })
+    }
+}
+
+impl HostTier for Late {
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+
+    fn write(&mut self, page: HostPage, layer: usize, bytes: &[u8]) -> Result<Transfer, TierError> {
+        self.inner.write(page, layer, bytes)
+    }
+
+    fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
+        if self.asked.insert((page, layer)) {
+            return Ok(Transfer::Later);
+        }
+        self.asked.remove(&(page, layer));
+        self.inner.read(page, layer, out)
+    }
+
+    fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        self.asked.remove(&(page, layer));
+        self.inside.fetch_add(1, Ordering::Relaxed);
+        self.inner.read(page, layer, out).map(|_| 0)
+    }
+
+    fn forget(&mut self, page: HostPage) {
+        self.asked.retain(|(other, _)| *other != page);
+        self.inner.forget(page);
+    }
+}
+
 #[test]
 fn tokens_do_not_depend_on_company_chunks_caches_or_preemption() {
     let model = Model::load();
@@ -140,6 +188,14 @@ fn tokens_do_not_depend_on_company_chunks_caches_or_preemption() {
     assert!(hosted == alone, "prefixes from the host");
     let scheduler = engine.scheduler();
     assert!(scheduler.kv().host_use().loaded_pages > 0 && scheduler.kv().evicted_pages() > 0);
+    // The same from a tier that is late, so that steps begin before the prefixes of their rows are whole.
+    let (inside, tier) = Late::new(64 << 20);
+    let mut engine = model.engine(2, limits(6, Some(24), true)).with_host_tier(Box::new(tier));
+    let (famine, _) = run(&mut engine, 1);
+    let (hosted, _) = run(&mut engine, 0);
+    assert!(famine == alone && hosted == alone, "layers from the host inside a step");
+    let joined = engine.scheduler().counts().joined;
+    assert!(joined > 0 && inside.load(Ordering::Relaxed) > joined, "{joined}");
     // Whoever comes later and is worth more takes a place and its pages.
     let mut engine = model.engine(1, Limits { policy: Policy::Priority, ..limits(6, Some(16), true) });
     let (preempted, _) = run(&mut engine, 3);

@@ -8,12 +8,12 @@ use crate::error::PrepareError;
 use crate::finish::{answer, facts, pools};
 use crate::prepare::{Bucket, Entry, Loader, RESULT, RowCounts, prepare, prepare_one};
 use crate::probe::{Probing, Sites};
-use crate::shell::{Runs, Shell};
+use crate::shell::{Runs, Shell, write_layer};
 use crate::store::WeightStore;
 use crate::view::View;
 use crate::walker::Walker;
 use artifact::Artifact;
-use engine::{ExecutorFacts, Step, StepError, StepOutput};
+use engine::{Arrivals, ExecutorFacts, Step, StepError, StepOutput, take_all};
 use ir::{KernelModule, Plan};
 
 /// Runs a plan on this machine's processor.
@@ -107,7 +107,7 @@ impl Cpu {
         (rows, counts): (&Rows, RowCounts),
         inputs: &Inputs,
     ) -> Result<(), StepError> {
-        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None }.run_on(inputs)
+        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None, arrivals: None }.run_on(inputs)
     }
 
     /// Runs a draft step.
@@ -161,6 +161,7 @@ impl Runs for Cpu {
         step: &Step,
         facts: &ExecutorFacts,
         mut probing: Option<&mut Probing>,
+        mut arrivals: Option<&mut dyn Arrivals>,
     ) -> Result<StepOutput, StepError> {
         if facts.draft.as_ref().is_some_and(|d| d.entry == step.entry) {
             return self.draft(step, facts);
@@ -195,8 +196,14 @@ impl Runs for Cpu {
             rows: &rows,
             counts,
             probing: probing.as_deref_mut(),
+            arrivals: arrivals.as_deref_mut(),
         };
         walker.run(step)?;
+        if let Some(arrivals) = arrivals {
+            // What is left is the drafter's.
+            let pools = &mut self.pools;
+            take_all(arrivals, &mut |kind, layer, page, bytes| write_layer(pools, kind, layer, page, bytes));
+        }
         if let Some(probing) = probing {
             probing.finish_step(counts.tokens, counts.wanted);
         }
@@ -206,6 +213,10 @@ impl Runs for Cpu {
         };
         self.follow(step, &rows, &output)?;
         Ok(output)
+    }
+
+    fn takes_arrivals(&self) -> bool {
+        true
     }
 
     fn pools(&mut self) -> &mut Cache {

@@ -9,11 +9,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Jobs that may wait for the disk; with more the engine is told to come again.
 const MOST_JOBS: usize = 1024;
+
+/// How long a step waits for a layer before the copy counts as lost.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the thread is asked for.
 enum Job {
@@ -72,7 +76,7 @@ impl FileTier {
         match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {
             Some(Ok(())) => Ok(true),
             Some(Err(TrySendError::Full(_))) => Ok(false),
-            _ => Err(TierError("the thread of the host tier is gone".into())),
+            _ => Err(gone()),
         }
     }
 
@@ -90,13 +94,22 @@ impl FileTier {
     }
 
     fn take_answers(&mut self) {
-        while let Ok((of, ask, answer)) = self.answers.try_recv() {
-            // Nobody waits any more for what was forgotten on the way.
-            if let Some((_, place)) = self.asked.get_mut(&of).filter(|(asked, _)| *asked == ask) {
-                *place = Some(answer);
-            }
+        while let Ok(answer) = self.answers.try_recv() {
+            self.file(answer);
         }
     }
+
+    /// Puts an answer to its question.
+    fn file(&mut self, (of, ask, answer): Answer) {
+        // Nobody waits any more for what was forgotten on the way.
+        if let Some((_, place)) = self.asked.get_mut(&of).filter(|(asked, _)| *asked == ask) {
+            *place = Some(answer);
+        }
+    }
+}
+
+fn gone() -> TierError {
+    TierError("the thread of the host tier is gone".into())
 }
 
 impl HostTier for FileTier {
@@ -109,13 +122,9 @@ impl HostTier for FileTier {
         Ok(if is_taken { Transfer::Done } else { Transfer::Later })
     }
 
-    fn prefetch(&mut self, page: HostPage, layers: usize) {
-        for layer in 0..layers {
-            // What cannot be asked for now is asked for when it is needed.
-            if !matches!(self.ask(page, layer), Ok(true)) {
-                break;
-            }
-        }
+    fn prefetch(&mut self, page: HostPage, layer: usize) -> bool {
+        // That the thread is gone is told when the layer is needed.
+        self.ask(page, layer).unwrap_or(true)
     }
 
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
@@ -129,6 +138,27 @@ impl HostTier for FileTier {
                 Ok(Transfer::Done)
             }
         }
+    }
+
+    fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        let end = Instant::now() + PATIENCE;
+        while self.read(page, layer, out)? == Transfer::Later {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TierError(format!("the disk has said nothing for {} s", PATIENCE.as_secs())));
+            }
+            // With no room to ask, the disk has enough to do and need not say anything.
+            if !self.asked.contains_key(&(page, layer)) {
+                std::thread::yield_now();
+                continue;
+            }
+            match self.answers.recv_timeout(left) {
+                Ok(answer) => self.file(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        Ok(0)
     }
 
     fn forget(&mut self, page: HostPage) {
@@ -255,7 +285,7 @@ mod tests {
         for (page, layer) in [(1, 0), (1, 1), (2, 0)] {
             assert_eq!(tier.write(page, layer, &[page as u8 + layer as u8; 33]), Ok(Transfer::Done));
         }
-        tier.prefetch(1, 2);
+        assert!(tier.prefetch(1, 0) && tier.prefetch(1, 1));
         assert_eq!(read(&mut tier, 1, 1), Ok(vec![2; 33]));
         assert_eq!(read(&mut tier, 1, 0), Ok(vec![1; 33]));
         assert!(read(&mut tier, 1, 2).is_err() && read(&mut tier, 3, 0).is_err());
@@ -263,7 +293,9 @@ mod tests {
         assert!(read(&mut tier, 1, 0).is_err());
         // The number serves another page, whose layers may have other sizes.
         assert_eq!(tier.write(1, 0, &[9; 5]), Ok(Transfer::Done));
-        assert_eq!((read(&mut tier, 1, 0), read(&mut tier, 2, 0)), (Ok(vec![9; 5]), Ok(vec![2; 33])));
+        let mut out = Vec::new();
+        assert_eq!((tier.read_now(1, 0, &mut out), out.as_slice()), (Ok(0), &[9; 5][..]));
+        assert_eq!(read(&mut tier, 2, 0), Ok(vec![2; 33]));
         drop(tier);
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "the folder goes with the tier");
     }
@@ -283,5 +315,6 @@ mod tests {
         std::fs::write(file(2), bytes).unwrap();
         std::fs::remove_file(file(3)).unwrap();
         assert!((1..4).all(|page| read(&mut tier, page, 0).is_err()));
+        assert!((1..4).all(|page| tier.read_now(page, 0, &mut Vec::new()).is_err()));
     }
 }

@@ -3,18 +3,24 @@
 use crate::cache::Cache;
 use crate::finish::{Done, page};
 use crate::probe::{Probe, ProbeError, Probed, Probing, Sites, Tensor};
-use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
+use engine::{Arrivals, Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use indexmap::IndexMap;
 
 /// A way of running steps.
 pub(crate) trait Runs {
-    /// Runs one step to its end.
+    /// Runs one step to its end. Where layers of its pages are still to come, each is taken before it is read.
     fn run(
         &mut self,
         step: &Step,
         facts: &ExecutorFacts,
         probing: Option<&mut Probing>,
+        arrivals: Option<&mut dyn Arrivals>,
     ) -> Result<StepOutput, StepError>;
+
+    /// Whether it takes layers one by one as it comes to them, and does not want all of them first.
+    fn takes_arrivals(&self) -> bool {
+        false
+    }
 
     /// Cache memory by KV kind.
     fn pools(&mut self) -> &mut Cache;
@@ -55,7 +61,16 @@ impl<R: Runs + Send> Executor for Shell<R> {
     }
 
     fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        let output = self.runs.run(&step, &self.facts, self.probing.as_mut())?;
+        let output = self.runs.run(&step, &self.facts, self.probing.as_mut(), None)?;
+        Ok(self.done.keep(output))
+    }
+
+    fn takes_arrivals(&self) -> bool {
+        self.runs.takes_arrivals()
+    }
+
+    fn submit_with(&mut self, step: Step, arrivals: &mut dyn Arrivals) -> Result<Ticket, StepError> {
+        let output = self.runs.run(&step, &self.facts, self.probing.as_mut(), Some(arrivals))?;
         Ok(self.done.keep(output))
     }
 
@@ -98,14 +113,24 @@ impl<R: Runs + Send> Executor for Shell<R> {
     }
 
     fn write_layer(&mut self, kind: usize, layer: usize, number: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
-        let pools = self.runs.pools();
-        let number = page(pools, kind, number)?;
-        layer_exists(pools, kind, layer)?;
-        if pools.write_layer(kind, layer, number, bytes) {
-            return Ok(());
-        }
-        Err(StepError::Contract(format!("{} bytes are not one layer of a page of KV kind {kind}", bytes.len())))
+        write_layer(self.runs.pools(), kind, layer, number, bytes)
     }
+}
+
+/// Writes one layer of a page, if there are such and the bytes are one.
+pub(crate) fn write_layer(
+    pools: &mut Cache,
+    kind: usize,
+    layer: usize,
+    number: PhysicalPage,
+    bytes: &[u8],
+) -> Result<(), StepError> {
+    let number = page(pools, kind, number)?;
+    layer_exists(pools, kind, layer)?;
+    if pools.write_layer(kind, layer, number, bytes) {
+        return Ok(());
+    }
+    Err(StepError::Contract(format!("{} bytes are not one layer of a page of KV kind {kind}", bytes.len())))
 }
 
 /// Refuses a layer that a kind does not have.

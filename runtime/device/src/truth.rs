@@ -10,10 +10,10 @@ use crate::error::{NOT_LOADED, PrepareError};
 use crate::finish::{answer, facts, pools};
 use crate::prepare::{POSITIONS, RESULT, RowsOf, TOKENS, WANTED, title};
 use crate::probe::{Probing, Sites, TensorData};
-use crate::shell::{Runs, Shell};
+use crate::shell::{Runs, Shell, write_layer};
 use crate::store::WeightStore;
 use artifact::Artifact;
-use engine::{ExecutorFacts, Step, StepError, StepOutput};
+use engine::{Arrivals, ExecutorFacts, Step, StepError, StepOutput, take_all};
 use interp::{Cache, CachedRow, Context, Env, Fault, Hooks, InterpError, Site, WeightMap, eval_graph};
 use ir::{Capture, DType, Entry, Facts, Graph, KernelModule, Module, Plan, Scope, TOKEN_ROWS, TensorType, WANTED_ROWS};
 use std::borrow::Cow;
@@ -111,7 +111,12 @@ impl Runs for Interp {
         step: &Step,
         facts: &ExecutorFacts,
         mut probing: Option<&mut Probing>,
+        arrivals: Option<&mut dyn Arrivals>,
     ) -> Result<StepOutput, StepError> {
+        if let Some(arrivals) = arrivals {
+            let pools = &mut self.pools;
+            take_all(arrivals, &mut |kind, layer, page, bytes| write_layer(pools, kind, layer, page, bytes));
+        }
         if facts.draft.as_ref().is_some_and(|d| d.entry == step.entry) {
             return self.draft(step, facts);
         }

@@ -7,8 +7,9 @@ use crate::drafting::{Given, Inputs};
 use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED};
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
+use crate::shell::write_layer;
 use crate::view::{Target, View};
-use engine::{Step, StepError};
+use engine::{Arrivals, Step, StepError};
 use ir::{KernelEntry, ValueId};
 
 /// One step under way.
@@ -21,6 +22,8 @@ pub(crate) struct Walker<'a> {
     pub rows: &'a Rows,
     pub counts: RowCounts,
     pub probing: Option<&'a mut Probing>,
+    /// Layers of the step's pages that are still to come.
+    pub arrivals: Option<&'a mut dyn Arrivals>,
 }
 
 /// A graph as one stage of the walk runs it.
@@ -71,10 +74,20 @@ impl Walker<'_> {
         self.stage(&stage(0, 0, &none))?;
         for (i, instance) in entry.instances.iter().enumerate() {
             let graph = KernelEntry::class_graph(instance.class);
+            self.take(&entry.slots[i]);
             self.stage(&stage(Entry::instance_params(i), graph, &entry.slots[i]))?;
             self.capture(instance.layer)?;
         }
         self.stage(&stage(entry.last_params(), last, &none))
+    }
+
+    /// Waits for the pages of the layers that an instance reads, by KV kind.
+    fn take(&mut self, slots: &[Option<usize>]) {
+        let Some(arrivals) = &mut self.arrivals else { return };
+        for (kind, layer) in slots.iter().enumerate().filter_map(|(kind, layer)| Some((kind, (*layer)?))) {
+            let pools = &mut *self.pools;
+            arrivals.take(kind, layer, &mut |page, bytes| write_layer(pools, kind, layer, page, bytes));
+        }
     }
 
     fn input(&mut self, name: &str, numbers: View<'_>) {

@@ -64,6 +64,19 @@ pub enum StepError {
     Device(String),
 }
 
+/// Puts one layer's part of a page where the device has it; an error loses the prefix that it belongs to.
+pub type Put<'a> = dyn FnMut(PhysicalPage, &[u8]) -> Result<(), StepError> + 'a;
+
+/// Layers of cache pages that come from the host while the step that reads them runs.
+pub trait Arrivals {
+    /// All layers in the order in which a step comes to them: KV kind, and layer among those of the kind.
+    fn order(&self) -> &[(usize, usize)];
+
+    /// Waits for what the step needs of a layer and hands it to `put`, page by page; nothing where all of it is there.
+    /// Says when the last of it came, in nanoseconds of a simulated clock, and 0 where time is real.
+    fn take(&mut self, kind: usize, layer: usize, put: &mut Put<'_>) -> u64;
+}
+
 /// Runs steps. Steps run in the order of submission; at most [`Executor::in_flight_limit`] may be unfinished.
 pub trait Executor: Send {
     /// Facts that never change.
@@ -71,6 +84,18 @@ pub trait Executor: Send {
 
     /// Takes a step. An executor without a device of its own may run it here and now.
     fn submit(&mut self, step: Step) -> Result<Ticket, StepError>;
+
+    /// Whether layers of a step's pages may come while it runs.
+    fn takes_arrivals(&self) -> bool {
+        false
+    }
+
+    /// Takes a step that reads cache pages of which layers are still to come. All have been taken when this returns, each
+    /// before the step reads it.
+    fn submit_with(&mut self, step: Step, arrivals: &mut dyn Arrivals) -> Result<Ticket, StepError> {
+        take_all(arrivals, &mut |kind, layer, page, bytes| self.write_layer(kind, layer, page, bytes));
+        self.submit(step)
+    }
 
     /// The output of a step, or `None` while it runs. A ticket is answered once.
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError>;
@@ -115,6 +140,17 @@ pub trait Executor: Send {
     fn take_back(&mut self, _output: StepOutput) {}
 }
 
+/// Where a layer's part of a page goes: KV kind, layer of the kind, page, bytes.
+pub type PutLayer<'a> = dyn FnMut(usize, usize, PhysicalPage, &[u8]) -> Result<(), StepError> + 'a;
+
+/// Takes every layer that has not been taken.
+pub fn take_all(arrivals: &mut dyn Arrivals, put: &mut PutLayer<'_>) {
+    for at in 0.. {
+        let Some((kind, layer)) = arrivals.order().get(at).copied() else { break };
+        arrivals.take(kind, layer, &mut |page, bytes| put(kind, layer, page, bytes));
+    }
+}
+
 impl<E: Executor + ?Sized> Executor for Box<E> {
     fn facts(&self) -> &ExecutorFacts {
         (**self).facts()
@@ -122,6 +158,14 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
         (**self).submit(step)
+    }
+
+    fn takes_arrivals(&self) -> bool {
+        (**self).takes_arrivals()
+    }
+
+    fn submit_with(&mut self, step: Step, arrivals: &mut dyn Arrivals) -> Result<Ticket, StepError> {
+        (**self).submit_with(step, arrivals)
     }
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {

@@ -6,6 +6,7 @@
 //! every seed are arguments, so the same calls give the same steps.
 
 mod answer;
+mod arrivals;
 mod constraint;
 mod draft;
 mod engine;
@@ -30,7 +31,7 @@ pub use answer::{answer, lasting_rows};
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use draft::{AcceptRule, Block, Draft, DraftCosts, DraftFacts, DraftLimits, DraftRow, Line, accept, measure};
 pub use engine::{Engine, Progress};
-pub use executor::{Executor, ExecutorFacts, StepError, Ticket};
+pub use executor::{Arrivals, Executor, ExecutorFacts, Put, PutLayer, StepError, Ticket, take_all};
 pub use kv::{HostPage, HostUse, Kv, Namespace, PageOp, Pages};
 pub use policy::Policy;
 pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};

@@ -1,5 +1,6 @@
 //! One request in the scheduler: what is known of its tokens, and what comes next.
 
+use crate::arrivals::{Arrival, Cursor};
 use crate::draft::{Draft, Habit};
 use crate::kv::{Load, PageTable};
 use crate::{
@@ -58,11 +59,14 @@ pub(crate) struct Sequence {
     pub twin: Option<RequestId>,
     /// Requests that came later and started earlier.
     pub passed: usize,
-    /// Pages that have to come from the host first, the next one last; how many layers of that one are there.
+    /// Pages that have to come from the host first, in the order of the prefix.
     pub loads: Vec<Load>,
-    pub loaded_layers: usize,
-    /// Whether the host has been told that all of `loads` will be read.
-    pub announced: bool,
+    /// What is there of `loads`, what the host has been told that it will be read, and what is to become of them.
+    pub came: Cursor,
+    pub announced: Cursor,
+    pub arrival: Arrival,
+    /// Steps that had been planned when it began to wait for them.
+    pub loads_since: u64,
     /// Whether the host has failed it before.
     pub shuns_host: bool,
     pub drafting: Drafting,
@@ -95,8 +99,10 @@ impl Sequence {
             twin: None,
             passed: 0,
             loads: Vec::new(),
-            loaded_layers: 0,
-            announced: false,
+            came: Cursor::default(),
+            announced: Cursor::default(),
+            arrival: Arrival::default(),
+            loads_since: 0,
             shuns_host: false,
             drafting: Drafting::Idle,
             habit: Habit::default(),
@@ -117,6 +123,11 @@ impl Sequence {
     fn is_penalised(&self) -> bool {
         let s = &self.request.sampling;
         s.repetition_penalty != 1.0 || s.frequency_penalty != 0.0 || s.presence_penalty != 0.0
+    }
+
+    /// Whether its prefix is there, or will be when a step needs it.
+    pub fn may_have_rows(&self) -> bool {
+        self.loads.is_empty() || self.arrival == Arrival::Joins
     }
 
     /// Tokens whose rows are in no step yet: the rest of the prompt, or the token chosen last.

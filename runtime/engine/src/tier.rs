@@ -26,11 +26,23 @@ pub trait HostTier: Send + Debug {
     /// Keeps one layer of a page.
     fn write(&mut self, page: HostPage, layer: usize, bytes: &[u8]) -> Result<Transfer, TierError>;
 
-    /// Layers of a page that will be read soon, all `layers` of them. A tier that is slow starts now.
-    fn prefetch(&mut self, _page: HostPage, _layers: usize) {}
+    /// A layer of a page will be read soon, behind those that were announced before. A tier that is slow starts now. False if it
+    /// can take no more announcements now; this one is then made again.
+    fn prefetch(&mut self, _page: HostPage, _layer: usize) -> bool {
+        true
+    }
 
     /// Gives one layer of a page, in place of what stands in `out`.
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError>;
+
+    /// The same of a layer that is needed now, waiting for it. Says when it was there, in nanoseconds of a simulated clock, and 0
+    /// where time is real.
+    fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        while self.read(page, layer, out)? == Transfer::Later {
+            std::thread::yield_now();
+        }
+        Ok(0)
+    }
 
     /// Nobody will ask for this page again until it is written anew.
     fn forget(&mut self, page: HostPage);

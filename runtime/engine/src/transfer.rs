@@ -1,11 +1,12 @@
 //! Pages between the device and the host tier, a few layers between two steps.
 //!
 //! Copies to the host are made of what the tree keeps, one page at a time; prefixes on their way back come layer by
-//! layer, and their request runs when the last one is there. A copy that goes wrong costs its tokens, never a request.
+//! layer, and their request runs when the last one is there, or will be when its step needs it. A copy that goes wrong costs its tokens, never a request.
 
+use crate::arrivals::{Coming, announce, order_of};
 use crate::kv::{Backup, Load};
 use crate::watch::Watch;
-use crate::{Executor, HostTier, RequestId, Scheduler, StepError, TierError, Transfer};
+use crate::{Executor, HostTier, RequestId, Scheduler, Shares, Step, StepError, Ticket, TierError, Transfer};
 
 /// Layers that move between two steps: to the host, as long as they are not many bytes, and back for each request that
 /// waits for them. The pages of a long prompt must be out before others need their memory.
@@ -19,8 +20,9 @@ const BACKUPS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Transfers {
     tier: Box<dyn HostTier>,
-    /// Layers per KV kind.
+    /// Layers per KV kind, and those of all kinds in the order in which a step comes to them.
     layers: Vec<usize>,
+    order: Vec<(usize, usize)>,
     backups: Vec<(Backup, usize)>,
     bytes: Vec<u8>,
     /// Requests whose prefix is on its way back, and since when.
@@ -40,8 +42,9 @@ impl Transfers {
     pub fn new(tier: Box<dyn HostTier>, scheduler: &mut Scheduler) -> Self {
         scheduler.kv_mut().host_mut().set_bytes(tier.bytes());
         let layers = scheduler.facts().kv.iter().map(|kind| kind.layers.len()).collect();
+        let order = order_of(&scheduler.facts().kv);
         let (backups, bytes, coming, loads) = Default::default();
-        Transfers { tier, layers, backups, bytes, coming, loads }
+        Transfers { tier, layers, order, backups, bytes, coming, loads }
     }
 
     /// How long prefixes take that come back whole, for reports.
@@ -71,57 +74,73 @@ impl Transfers {
 
     fn load<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
         let mut ends: Vec<(usize, bool)> = Vec::new();
-        let mut unlocked = Vec::new();
-        let mut any = false;
         let waiting: Vec<(usize, RequestId)> = scheduler.loading().map(|(at, s)| (at, s.id)).collect();
         // Those that were given up come no more.
         self.coming.retain(|(id, _)| waiting.iter().any(|(_, other)| id == other));
-        for (at, id) in waiting {
-            any = true;
-            if !self.coming.iter().any(|(other, _)| *other == id) {
-                self.coming.push((id, self.loads.now()));
+        for (at, id) in &waiting {
+            if !self.coming.iter().any(|(other, _)| other == id) {
+                self.coming.push((*id, self.loads.now()));
             }
-            self.announce(scheduler, at);
-            for _ in 0..LAYERS_BACK {
-                let Some((load, layer)) = scheduler.next_load(at) else { break };
-                match self.load_layer(scheduler, executor, load, layer) {
-                    Outcome::Later => break,
-                    Outcome::Lost => {
-                        scheduler.kv_mut().host_mut().tally(0, 0, 1);
-                        ends.push((at, false));
-                        break;
-                    }
-                    Outcome::Done => {
-                        if scheduler.layer_loaded(at, self.layers.get(load.kind).copied().unwrap_or(0)) {
-                            unlocked.push(load);
-                        }
-                        if scheduler.next_load(at).is_none() {
-                            let begun = self.coming.iter().find(|(other, _)| *other == id);
-                            self.loads.over(begun.and_then(|(_, begun)| *begun));
-                            ends.push((at, true));
-                            break;
-                        }
-                    }
-                }
+            match self.load_some(scheduler, executor, *at) {
+                Outcome::Done => ends.push((*at, true)),
+                Outcome::Lost => ends.push((*at, false)),
+                Outcome::Later if executor.takes_arrivals() => scheduler.may_join(*at, self.order.len()),
+                Outcome::Later => {}
             }
         }
-        scheduler.kv_mut().host_mut().tally(0, unlocked.len() as u64, 0);
-        unlocked.iter().for_each(|load| scheduler.kv_mut().load_over(load));
         // From the last on, so that the places of those before do not move.
         for (at, is_good) in ends.into_iter().rev() {
+            self.count(scheduler, at, is_good);
             scheduler.loaded(at, is_good);
         }
-        any
+        !waiting.is_empty()
     }
 
-    /// Tells the tier once what a request will read, in the order in which it will.
-    fn announce(&mut self, scheduler: &mut Scheduler, at: usize) {
-        let Some(sequence) = scheduler.loading_at(at) else { return };
-        if !std::mem::replace(&mut sequence.announced, true) {
-            for load in sequence.loads.iter().rev() {
-                self.tier.prefetch(load.host, self.layers.get(load.kind).copied().unwrap_or(0));
+    /// Brings some layers of a request's prefix: whether that was all, or there is more.
+    fn load_some<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E, at: usize) -> Outcome {
+        for _ in 0..LAYERS_BACK {
+            let Some(sequence) = scheduler.loading_at(at) else { return Outcome::Later };
+            announce(&mut *self.tier, &self.order, &sequence.loads, &mut sequence.announced);
+            let Some((load, layer)) = sequence.came.next(&sequence.loads, &self.order) else { return Outcome::Done };
+            match self.load_layer(scheduler, executor, load, layer) {
+                Outcome::Done => {}
+                other => return other,
+            }
+            if let Some(sequence) = scheduler.loading_at(at) {
+                sequence.came.pass();
             }
         }
+        Outcome::Later
+    }
+
+    /// Books a prefix that has come whole, or is lost.
+    fn count(&mut self, scheduler: &mut Scheduler, at: usize, is_good: bool) {
+        let Some(sequence) = scheduler.loading_at(at) else { return };
+        let (id, pages) = (sequence.id, sequence.loads.len() as u64);
+        let (loaded, lost) = if is_good { (pages, 0) } else { (0, 1) };
+        scheduler.kv_mut().host_mut().tally(0, loaded, lost);
+        if let Some(place) = self.coming.iter().position(|(other, _)| *other == id) {
+            let (_, begun) = self.coming.swap_remove(place);
+            self.loads.over(begun.filter(|_| is_good));
+        }
+    }
+
+    /// Submits a step that waits for layers while it runs.
+    pub fn submit<E: Executor>(
+        &mut self,
+        scheduler: &mut Scheduler,
+        executor: &mut E,
+        step: Step,
+        shares: &Shares,
+    ) -> Result<Ticket, StepError> {
+        let expected = scheduler.expected(shares);
+        let mut coming = Coming::new(&mut *self.tier, &self.order, &mut self.bytes, expected);
+        let ticket = executor.submit_with(step, &mut coming)?;
+        for one in coming.over() {
+            self.count(scheduler, one.at, !one.is_lost);
+            scheduler.arrived(one.at, !one.is_lost);
+        }
+        Ok(ticket)
     }
 
     fn load_layer<E: Executor>(
@@ -203,25 +222,5 @@ impl Transfers {
         let (backup, _) = self.backups.remove(0);
         scheduler.kv_mut().backed_up(&backup, is_good);
         scheduler.kv_mut().host_mut().tally(u64::from(is_good), 0, u64::from(!is_good));
-    }
-}
-
-impl Scheduler {
-    /// The page that a sequence waits for, and its next layer.
-    fn next_load(&mut self, at: usize) -> Option<(Load, usize)> {
-        let sequence = self.loading_at(at)?;
-        sequence.loads.last().map(|load| (*load, sequence.loaded_layers))
-    }
-
-    /// One more layer is there; true if it was the page's last.
-    fn layer_loaded(&mut self, at: usize, layers: usize) -> bool {
-        let Some(sequence) = self.loading_at(at) else { return false };
-        sequence.loaded_layers += 1;
-        let is_last = sequence.loaded_layers >= layers;
-        if is_last {
-            sequence.loads.pop();
-            sequence.loaded_layers = 0;
-        }
-        is_last
     }
 }

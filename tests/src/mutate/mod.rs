@@ -13,7 +13,7 @@ use switch::Switch;
 use syn::visit_mut::VisitMut;
 
 /// Sources that have mutants: the books of pages, the tree, the host's copies, and who takes what when.
-pub const MUTATED: [&str; 10] = [
+pub const MUTATED: [&str; 13] = [
     "kv/mod.rs",
     "kv/pages.rs",
     "kv/space.rs",
@@ -24,6 +24,9 @@ pub const MUTATED: [&str; 10] = [
     "scheduler/admit.rs",
     "scheduler/plan.rs",
     "scheduler/absorb.rs",
+    "scheduler/arrive.rs",
+    "arrivals.rs",
+    "scheduler/draft.rs",
 ];
 
 /// Development dependencies that the engine's unit tests do not use.

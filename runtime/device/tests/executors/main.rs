@@ -1,5 +1,6 @@
 //! Executors against each other and against themselves, on small models built by hand and compiled by the real passes.
 
+mod arrivals;
 mod build;
 mod contract;
 mod decoder;

@@ -152,7 +152,13 @@ impl<E: Executor> Engine<E> {
                 self.scheduler.fail(&shares, &error.to_string(), &mut self.events);
                 return self.break_off(&error);
             }
-            match self.executor.submit(step) {
+            let submitted = match &mut self.transfers {
+                Some(transfers) if self.scheduler.waits_inside(&shares) => {
+                    transfers.submit(&mut self.scheduler, &mut self.executor, step, &shares)
+                }
+                _ => self.executor.submit(step),
+            };
+            match submitted {
                 Ok(ticket) => self.in_flight.push_back((ticket, shares)),
                 Err(error) => {
                     self.scheduler.fail(&shares, &error.to_string(), &mut self.events);

@@ -72,15 +72,16 @@ mod tests {
     #[test]
     fn the_first_seeds_hold() {
         let expected = Outcome {
-            steps: 26_840,
+            steps: 26_987,
             requests: 1_961,
-            cached_tokens: 16_588,
-            preempted: 225,
-            forked: 141,
-            evicted: 10_845,
-            moved: 4_281,
-            backed_up: 3_427,
-            loaded: 108,
+            cached_tokens: 16_636,
+            preempted: 226,
+            forked: 142,
+            evicted: 10_867,
+            moved: 4_306,
+            backed_up: 3_417,
+            loaded: 107,
+            joined: 11,
             verified: 889,
             accepted: 757,
         };
@@ -91,17 +92,18 @@ mod tests {
     #[test]
     fn seeds_hold_every_invariant() {
         let expected = Outcome {
-            steps: 292_787,
+            steps: 292_459,
             requests: 24_901,
-            cached_tokens: 179_629,
-            preempted: 2_249,
-            forked: 1_863,
-            evicted: 128_126,
-            moved: 32_835,
-            backed_up: 35_687,
-            loaded: 1_828,
-            verified: 14_627,
-            accepted: 12_761,
+            cached_tokens: 179_517,
+            preempted: 2_231,
+            forked: 1_860,
+            evicted: 128_204,
+            moved: 32_840,
+            backed_up: 35_622,
+            loaded: 1_738,
+            joined: 177,
+            verified: 14_589,
+            accepted: 12_721,
         };
         hold(30..400, expected);
     }

@@ -43,6 +43,8 @@ pub struct Outcome {
     pub backed_up: u64,
     /// Pages read from there.
     pub loaded: u64,
+    /// Prefixes of which layers came while a step ran.
+    pub joined: u64,
     /// Blocks verified.
     pub verified: u64,
     /// Drafts that stand.
@@ -61,6 +63,7 @@ impl Outcome {
         self.moved += other.moved;
         self.backed_up += other.backed_up;
         self.loaded += other.loaded;
+        self.joined += other.joined;
         self.verified += other.verified;
         self.accepted += other.accepted;
     }
@@ -96,14 +99,21 @@ impl HostTier for Flaky {
         }
     }
 
-    fn prefetch(&mut self, page: HostPage, layers: usize) {
-        self.inner.prefetch(page, layers);
+    fn prefetch(&mut self, page: HostPage, layer: usize) -> bool {
+        self.inner.prefetch(page, layer)
     }
 
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
         match self.mood() {
             Some(mood) => mood,
             None => self.inner.read(page, layer, out),
+        }
+    }
+
+    fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        match self.mood() {
+            Some(Err(error)) => Err(error),
+            _ => self.inner.read_now(page, layer, out),
         }
     }
 
@@ -400,7 +410,7 @@ impl Run {
             return Err(format!("{} of {} pages can be had and nobody holds any", kv.free_pages(), kv.total_pages()));
         }
         self.outcome.preempted = counts.preempted;
-        self.outcome.forked = counts.forked;
+        (self.outcome.forked, self.outcome.joined) = (counts.forked, counts.joined);
         self.outcome.evicted = kv.evicted_pages();
         self.outcome.moved = kv.pages().moved();
         self.outcome.backed_up = kv.host_use().backed_up_pages;

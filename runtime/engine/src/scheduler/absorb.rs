@@ -34,9 +34,10 @@ impl Scheduler {
                 sequence.choosing = None;
                 sequence.drafting = Drafting::Idle;
             }
-            if sequence.ended {
+            if sequence.ended || self.is_lost(at) {
                 continue;
             }
+            let Some(sequence) = self.running.get_mut(at) else { continue };
             let logits = output.logits.get(scored..chosen).unwrap_or_default();
             let mut reason = scores(sequence, from, part, logits, events).err().map(FinishReason::Error);
             if reason.is_none() && part.choosing > 0 {

@@ -153,7 +153,7 @@ impl Scheduler {
         if !loads.is_empty() {
             sequence.kept_pages = 0;
         }
-        sequence.loads = loads;
+        (sequence.loads, sequence.loads_since) = (loads, self.counts.steps);
         self.running.push(sequence);
         self.still = None;
         let at = self.running.len() - 1;

@@ -14,6 +14,7 @@
 
 mod absorb;
 mod admit;
+mod arrive;
 mod draft;
 mod plan;
 
@@ -102,6 +103,8 @@ pub struct Counts {
     pub rows: u64,
     /// Requests that started as a fork of another.
     pub forked: u64,
+    /// Prefixes from the host of which layers came while a step ran.
+    pub joined: u64,
     /// What became of drafts.
     pub draft: DraftCounts,
 }
@@ -478,27 +481,6 @@ impl Scheduler {
         true
     }
 
-    /// Sequences whose prefix is on its way from the host.
-    pub(crate) fn loading(&mut self) -> impl Iterator<Item = (usize, &mut Sequence)> {
-        self.running.iter_mut().enumerate().filter(|(_, s)| !s.ended && !s.loads.is_empty())
-    }
-
-    /// The same by its place.
-    pub(crate) fn loading_at(&mut self, at: usize) -> Option<&mut Sequence> {
-        self.running.get_mut(at).filter(|s| !s.ended && !s.loads.is_empty())
-    }
-
-    /// A prefix has come whole from the host, or is lost.
-    pub(crate) fn loaded(&mut self, at: usize, is_good: bool) {
-        if is_good {
-            self.started(at);
-            return;
-        }
-        let Some(sequence) = self.running.get_mut(at) else { return };
-        sequence.shuns_host = true;
-        self.back_to_queue(at);
-    }
-
     /// The same with a table that nobody knows of.
     #[cfg(test)]
     fn check_books_besides(&self, other: &PageTable) -> Result<(), String> {
@@ -548,7 +530,7 @@ fn release(kv: &mut Kv, sequence: &mut Sequence) {
     for load in sequence.loads.drain(..) {
         kv.load_over(&load);
     }
-    (sequence.loaded_layers, sequence.announced) = (0, false);
+    (sequence.came, sequence.announced, sequence.arrival) = Default::default();
     kv.release(&mut sequence.table);
     sequence.table = PageTable::default();
 }

@@ -82,7 +82,7 @@ impl Scheduler {
         let most_sequences = self.facts.max_sequences;
         let can = |s: &&Sequence| {
             let may_follow = || self.facts.takes_choices && !self.wants_draft(s);
-            !s.ended && !s.is_out && s.loads.is_empty() && (s.choosing.is_none() || may_follow())
+            !s.ended && !s.is_out && s.may_have_rows() && (s.choosing.is_none() || may_follow())
         };
         let Some(sequence) = self.running.get(at).filter(can) else { return };
         if matches!(sequence.drafting, Drafting::Ready(_)) && self.add_block(at, step, parts) {

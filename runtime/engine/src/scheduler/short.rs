@@ -2,6 +2,7 @@
 
 use super::tests::{answer, request, scheduler, show};
 use super::*;
+use crate::arrivals::{Arrival, Cursor};
 use crate::kv::Prefix;
 use crate::toy::facts;
 use crate::{Constraint, PromptScores, StepOutput, TokenMask, Verdict};
@@ -181,9 +182,11 @@ fn nothing_is_forgotten_under_a_step() {
 fn a_load_that_is_given_up_begins_again() {
     let mut s = scheduler(1);
     let mut sequence = Sequence::new(RequestId(0), request(2, 1), 8);
-    (sequence.loaded_layers, sequence.announced) = (3, true);
+    let half = Cursor { place: 3, at: 1 };
+    (sequence.came, sequence.announced, sequence.arrival) = (half, half, Arrival::Joins);
     release(&mut s.kv, &mut sequence);
-    assert_eq!((sequence.loaded_layers, sequence.announced), (0, false));
+    assert_eq!((sequence.came, sequence.announced), (Cursor::default(), Cursor::default()));
+    assert_eq!(sequence.arrival, Arrival::Waits);
 }
 
 /// A scheduler whose prompts' pages are all on the host and nowhere else: `tokens` of the prompt that begins with 40.

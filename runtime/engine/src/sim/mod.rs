@@ -10,7 +10,7 @@ mod cost;
 mod predict;
 mod tier;
 
-use crate::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
+use crate::{Arrivals, Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +91,18 @@ impl<C: Executor> Sim<C> {
         &self.clock
     }
 
+    /// How long a step takes by itself.
+    fn takes_ns(&mut self, step: &Step) -> u64 {
+        (self.time.seconds(step).max(0.0) * 1e9).min(1e18) as u64
+    }
+
+    fn ends_at(&mut self, ticket: Ticket, took_ns: u64, end_ns: u64) -> Ticket {
+        self.free_at_ns = end_ns;
+        self.busy_ns += took_ns;
+        self.under_way.push_back((ticket, end_ns));
+        ticket
+    }
+
     /// When the next step is done, if one is under way.
     pub fn next_done_ns(&self) -> Option<u64> {
         self.under_way.front().map(|(_, at)| *at)
@@ -108,13 +120,30 @@ impl<C: Executor> Executor for Sim<C> {
     }
 
     fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        let seconds = self.time.seconds(&step);
+        let took_ns = self.takes_ns(&step);
         let ticket = self.content.submit(step)?;
-        let took_ns = (seconds.max(0.0) * 1e9).min(u64::MAX as f64 / 4.0) as u64;
-        self.free_at_ns = self.free_at_ns.max(self.clock.now_ns()) + took_ns;
-        self.busy_ns += took_ns;
-        self.under_way.push_back((ticket, self.free_at_ns));
-        Ok(ticket)
+        let start = self.free_at_ns.max(self.clock.now_ns());
+        Ok(self.ends_at(ticket, took_ns, start + took_ns))
+    }
+
+    fn takes_arrivals(&self) -> bool {
+        true
+    }
+
+    /// A step's time is that of its layers, all alike; each of them begins when the one before it is over and its pages
+    /// are there.
+    fn submit_with(&mut self, step: Step, arrivals: &mut dyn Arrivals) -> Result<Ticket, StepError> {
+        let took_ns = self.takes_ns(&step);
+        let layers = arrivals.order().len() as u64;
+        let mut end = self.free_at_ns.max(self.clock.now_ns());
+        for at in 0..layers {
+            let Some((kind, layer)) = arrivals.order().get(at as usize).copied() else { break };
+            let put = &mut |page: PhysicalPage, bytes: &[u8]| self.content.write_layer(kind, layer, page, bytes);
+            let there = arrivals.take(kind, layer, put);
+            end = end.max(there) + took_ns * (at + 1) / layers - took_ns * at / layers;
+        }
+        let ticket = self.content.submit(step)?;
+        Ok(self.ends_at(ticket, took_ns, end))
     }
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {

@@ -65,7 +65,7 @@ fn copies_wait_for_their_link() {
     assert_eq!(tier.write(1, 0, &bytes), Ok(Transfer::Done));
     // Two reads share the way back.
     let mut out = Vec::new();
-    tier.prefetch(1, 1);
+    assert!(tier.prefetch(1, 0));
     assert_eq!(tier.read(1, 0, &mut out), Ok(Transfer::Later));
     clock.advance_by(1_000_000_000);
     assert_eq!((tier.read(1, 0, &mut out), out.as_slice()), (Ok(Transfer::Done), &bytes[..]));

@@ -83,13 +83,10 @@ impl<T: HostTier> HostTier for TimedTier<T> {
         self.inner.write(page, layer, bytes)
     }
 
-    fn prefetch(&mut self, page: HostPage, layers: usize) {
-        for layer in 0..layers {
-            // What cannot be read is told when it is asked for.
-            if self.start_read(page, layer).is_err() {
-                break;
-            }
-        }
+    fn prefetch(&mut self, page: HostPage, layer: usize) -> bool {
+        // What cannot be read is told when it is asked for.
+        let _ = self.start_read(page, layer);
+        true
     }
 
     fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
@@ -103,6 +100,14 @@ impl<T: HostTier> HostTier for TimedTier<T> {
                 Ok(Transfer::Done)
             }
         }
+    }
+
+    fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        self.start_read(page, layer)?;
+        let (bytes, at) = self.reads.remove(&(page, layer)).unwrap_or_default();
+        out.clear();
+        out.extend_from_slice(&bytes);
+        Ok(at)
     }
 
     fn forget(&mut self, page: HostPage) {
