@@ -1,6 +1,6 @@
 """Kernels of an artifact at their full shapes, one by one, beside PyTorch on the same device in the same run.
 
-    python3 benches/kernels.py ARTIFACT OUT.json [dense] [picked] [decode] [prompt]
+    python3 benches/kernels.py ARTIFACT OUT.json [dense] [picked] [route] [decode] [prompt]
 
 Every kernel is first compared with a product in binary64 of some of its rows (attention: with all of it in binary32), on random
 data and a poisoned result; then both are timed: medians of graph replays over weights and caches that pass the L2 several times.
@@ -287,6 +287,64 @@ def picked(code, kernels, counts):
         del weights
 
 
+def selected(logits, bias, groups=8, kept=4, picks=8):
+    """Which columns a route of the full model selects from logits, and their weights; equal numbers by the lower column."""
+    score = logits.sigmoid()
+    choice = (score + bias).view(len(logits), groups, -1)
+    best = choice.topk(2).values.sum(-1)
+    inside = torch.zeros_like(best, dtype=torch.bool).scatter_(1, best.sort(dim=1, descending=True, stable=True).indices[:, :kept], True)
+    choice = choice.masked_fill(~inside[:, :, None], float("-inf")).flatten(1)
+    ids = choice.sort(dim=1, descending=True, stable=True).indices[:, :picks]
+    weights = score.gather(1, ids)
+    return ids.int(), weights / weights.sum(1, keepdim=True)
+
+
+def route(code, kernels, counts):
+    """Routes: logits within their bound, and what is selected from them as here; beside a product in binary32 and the same selection of PyTorch."""
+    seen = set()
+    for start in starts(code):
+        kernel = kernels[start["kernel"]]
+        key = (start["kernel"], json.dumps(start.get("buckets")))
+        if "using Own = Route" not in kernel.text or key in seen:
+            continue
+        seen.add(key)
+        columns, k = [n for n in re.search(r"Product<([^>]*)>", kernel.text).group(1).split(", ")][3:5]
+        columns, k = int(columns), int(k)
+        sorts = "int* plan" in kernel.text
+        weights = [torch.empty(columns, k, device="cuda").uniform_(-0.03, 0.03) for _ in range(20)]
+        bias = torch.empty(columns, device="cuda").uniform_(-0.1, 0.1)
+        tickets = torch.zeros(1 << 18, dtype=torch.int32, device="cuda")
+        for rows in [n for n in counts if serves(start, n)]:
+            x = uniform(rows, k)
+            out = torch.full((rows, columns), float("nan"), device="cuda")
+            ids, shares = torch.full((rows, 8), -7, dtype=torch.int32, device="cuda"), torch.full((rows, 8), float("nan"), device="cuda")
+            plan = torch.zeros(4 + 5 * rows * 8, dtype=torch.int32, device="cuda")
+            blocks = [b["factor"] * (rows if b.get("rows") else 1) for b in start["grid"]]
+            grid = tuple((n + b["per_block"] - 1) // b["per_block"] for n, b in zip(blocks, start["grid"]))
+            behind = [ids, ctypes.c_int(rows * 8), plan] if sorts else []
+
+            def go(w, x=x):
+                kernel.start(grid, [x, w, out, ctypes.c_int(rows), tickets] + behind + [bias, shares, ids])
+
+            go(weights[0])
+            torch.cuda.synchronize()
+            some = torch.randperm(rows, device="cuda")[:64]
+            wanted = x[some].double() @ weights[0].double().T
+            error = worst(out[some], wanted, x[some].double().abs() @ weights[0].double().abs().T, k)
+            chosen, parts = selected(out, bias)
+            rare = (chosen != ids).any(1).float().mean().item()
+            if rare > 0.001 or not (parts - shares)[(chosen == ids).all(1)].abs().max() < 1e-5:
+                error = float("nan")
+            own = timed([lambda w=w: go(w) for w in weights])
+            wide = x.float()
+            peer = timed([lambda w=w: selected(torch.nn.functional.linear(wide, w), bias) for w in weights])
+            floor = max((columns * k * 4 + rows * k * 2) / READ_BYTES_PER_US, 2 * rows * columns * k / 67e6)
+            report(kernel.name.rsplit("_", 1)[0], f"{columns}x{k}", rows, own, peer, floor, error)
+            if os.environ.get("NOT_NUMBERS"):
+                none = torch.full_like(x, float("nan"))
+                report("the same of NaN", f"{columns}x{k}", rows, timed([lambda w=w: go(w, none) for w in weights[:4]]), 0, floor, 0)
+
+
 def sorter(code, kernels, groups, tile):
     """What sorts picks into tiles of so many rows: a kernel of the artifact, or the same here where it is part of another."""
     for start in starts(code):
@@ -414,11 +472,13 @@ def main():
     folder, out, *which = sys.argv[1:]
     code = json.load(open(f"{folder}/device.json"))
     kernels = [Kernel(folder, k) for k in code["kernels"]]
-    which = which or ["dense", "picked", "decode", "prompt"]
+    which = which or ["dense", "picked", "route", "decode", "prompt"]
     if "dense" in which:
         dense(code, kernels, [1, 2, 8, 16, 32, 64, 128, 256, 1024, 4096])
     if "picked" in which:
         picked(code, kernels, [1, 2, 4, 8, 32, 64, 256, 1024, 4096])
+    if "route" in which:
+        route(code, kernels, [int(n) for n in os.environ.get("ROWS", "1 16 64 256 1024 4096 8192").split()])
     if "decode" in which:
         attention(code, kernels, [(c, s, 1) for c in (512, 8192, 65536) for s in (1, 8, 32) if c * s <= 600_000], "Decode")
     if "prompt" in which:

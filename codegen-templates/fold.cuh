@@ -96,3 +96,31 @@ template <int N, class Term> DEVICE int rank_in_thread(Term term, int own) {
   }
   return rank;
 }
+// The first K of N elements in the same order, found by a warp: `put(rank, element)` is called once for each, by one thread.
+template <int N, int K, class Term, class Put> DEVICE void best_in_warp(Term term, int lane, Put put) {
+  // Keys ascend as numbers do, a NaN below all; of equal ones the lower element has the larger key. 0 is none.
+  constexpr int OWN = (N + 31) / 32;
+  u64 keys[OWN];
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) {
+    const int at = i * 32 + lane;
+    // Both zeros are equal.
+    const float x = at < N ? term(at) + 0.0f : 0.0f;
+    const u32 bits = to_bits(x), ascending = is_nan(x) ? 0 : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+    keys[i] = at < N ? (u64)ascending << 32 | (0xffffffffu - (u32)at) : 0;
+  }
+#pragma unroll 1
+  for (int rank = 0; rank < K; ++rank) {
+    u64 best = 0;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) best = keys[i] > best ? keys[i] : best;
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+      const u64 other = shuffle_xor(best, half);
+      best = other > best ? other : best;
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) keys[i] = keys[i] == best ? 0 : keys[i];
+    if (lane == 0) put(rank, (int)(0xffffffffu - (u32)best));
+  }
+}

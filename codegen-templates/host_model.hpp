@@ -243,6 +243,7 @@ DEVICE float larger_number(float a, float b) { return std::fmax(a, b); }
 DEVICE float two_to(float x) { return std::exp2(x); }
 DEVICE float shuffle_xor(float x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
 DEVICE double shuffle_xor(double x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
+DEVICE u64 shuffle_xor(u64 x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
 DEVICE int shuffle_xor(int x, int mask) { return model::from_lane(x, (model::thread() & 31) ^ mask); }
 DEVICE float shuffle(float x, int lane) { return model::from_lane(x, lane); }
 DEVICE u64 shuffle(u64 x, int lane) { return model::from_lane(x, lane); }
@@ -339,19 +340,6 @@ DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
       sum += half_of(all[row % 8 * 4 + k % 8 / 2].words[row / 8 + k / 8 * 2], k % 2) * half_of(all[column * 4 + k % 8 / 2].words[4 + k / 8], k % 2);
     c[e] = sum;
   }
-  model::warp_done();
-}
-DEVICE void multiply_doubles(double (&c)[2], double a, double b) {
-  const int lane = model::thread() & 31;
-  const struct { double a, b; } own = {a, b};
-  const model::Lane* all = model::of_warp(own);
-  auto of = [&](int thread, int which) {
-    double x;
-    memcpy(&x, all[thread].words + which * 2, sizeof x);
-    return x;
-  };
-  for (int h = 0; h < 2; ++h)
-    for (int k = 0; k < 4; ++k) c[h] = std::fma(of(lane / 4 * 4 + k, 0), of((lane % 4 * 2 + h) * 4 + k, 1), c[h]);
   model::warp_done();
 }
 

@@ -45,6 +45,7 @@ DEVICE float two_to(float x) {
 
 DEVICE float shuffle_xor(float x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
 DEVICE double shuffle_xor(double x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+DEVICE u64 shuffle_xor(u64 x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
 DEVICE int shuffle_xor(int x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
 DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 DEVICE u64 shuffle(u64 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
@@ -72,11 +73,6 @@ DEVICE void multiply_matrices(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) 
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same in binary64 for 8 by 4 times 4 by 8: thread t has a[t / 4][t % 4], b[t % 4][t / 4], and c[t / 4][t % 4 * 2 + {0, 1}].
-DEVICE void multiply_doubles(double (&c)[2], double a, double b) {
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+d"(c[0]), "+d"(c[1]) : "d"(a), "d"(b));
-}
-
 // Starts of kernels that depend on each other: the next may start, and this one waits for all before it.
 DEVICE void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEVICE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -75,60 +75,12 @@ struct Product {
     }
   }
 
-  // WIDE columns of a warp for many rows, on the matrix units for binary64. Four threads share a row or a column along k: each takes 8
-  // elements that stand side by side, and the same ones of both.
-  template <int WIDE, class XRow, class OutRow>
-  static DEVICE void wide(const X* __restrict__ x, const W* __restrict__ w, float* __restrict__ out, int column, int count,
-                          XRow x_row, OutRow out_row) {
-    static_assert(sizeof(Acc) == 8 && ROWS % 8 == 0 && WIDE % 8 == 0 && K % 8 == 0, "pieces of 8 by 8 by 4");
-    const int lane = threadIdx.x & 31, place = lane / 4, quarter = lane % 4;
-    double total[ROWS / 8][WIDE / 8][2];
-#pragma unroll
-    for (int i = 0; i < ROWS / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < WIDE / 8; ++j) total[i][j][0] = total[i][j][1] = 0;
-    for (int begun = 0; begun < K; begun += 32) {
-      const int k = begun + quarter * 8;
-      float a[ROWS / 8][8], b[WIDE / 8][8];
-      // Rows and columns that are not there are read as the last ones.
-#pragma unroll
-      for (int i = 0; i < ROWS / 8; ++i) {
-        const int m = i * 8 + place < count ? i * 8 + place : count - 1;
-        load_if(a[i], x + (u64)x_row(m) * K + (k < K ? k : 0), k < K);
-      }
-#pragma unroll
-      for (int j = 0; j < WIDE / 8; ++j) {
-        const int n = column + j * 8 + place < COLUMNS ? column + j * 8 + place : COLUMNS - 1;
-        load_if(b[j], w + (u64)n * K + (k < K ? k : 0), k < K);
-      }
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        double left[ROWS / 8], right[WIDE / 8];
-#pragma unroll
-        for (int i = 0; i < ROWS / 8; ++i) left[i] = a[i][e];
-#pragma unroll
-        for (int j = 0; j < WIDE / 8; ++j) right[j] = b[j][e];
-#pragma unroll
-        for (int i = 0; i < ROWS / 8; ++i)
-#pragma unroll
-          for (int j = 0; j < WIDE / 8; ++j) multiply_doubles(total[i][j], left[i], right[j]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < WIDE / 8; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int m = i * 8 + place, n = column + j * 8 + quarter * 2 + h;
-          if (m < count && n < COLUMNS) out[(u64)out_row(m) * COLUMNS + logical_row<CUTS, GRANULE>(COLUMNS, n)] = (float)total[i][j][h];
-        }
-  }
-  // Eight elements, or zeros.
-  template <class T> static DEVICE void load_if(float (&x)[8], const T* p, bool there) {
-    load8(x, p);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = there ? x[i] : 0.0f;
+  // The rows of a block from `begin` on, as a route has them.
+  static constexpr int SHARED = 0;
+  static DEVICE void block(const X* x, const W* w, float* out, int begin, int count, u8*) {
+    const int column = blockIdx.x * WARPS + (threadIdx.x >> 5);
+    auto row = [&](int m) { return begin + m; };
+    if (column < COLUMNS) tile(x, w, out, column, count, row, row);
   }
 
   // Dense: grid (columns over WARPS, rows over ROWS).

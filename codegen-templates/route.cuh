@@ -1,12 +1,13 @@
 // A product whose rows are selected from: blocks leave a row's numbers in memory, the block that ends a group of rows last brings them
 // to shared memory and selects, and the block that ends the step's last rows does what needs all of them.
 #pragma once
+#include "split.cuh"
 #include "stream.cuh"
 
-// A warp has WIDE columns.
-template <class Core, int COLUMNS, int ROWS, int EXTRA, int WIDE = 1> struct Route {
+template <class Core, int COLUMNS, int ROWS, int EXTRA> struct Route {
   static constexpr int THREADS = Core::THREADS, WARPS = THREADS / 32, PITCH = (COLUMNS + 3) / 4 * 4;
-  static constexpr int EXTRA_AT = ROWS * PITCH * 4, SHARED = EXTRA_AT + EXTRA;
+  static constexpr int EXTRA_AT = ROWS * PITCH * 4;
+  static constexpr int SHARED = EXTRA_AT + EXTRA > Core::SHARED ? EXTRA_AT + EXTRA : Core::SHARED;
 
   // Rows in shared memory, as what is computed from them sees them.
   struct Lines {
@@ -36,18 +37,13 @@ template <class Core, int COLUMNS, int ROWS, int EXTRA, int WIDE = 1> struct Rou
     return last_here != 0;
   }
 
-  // Grid (columns over WIDE by warps, rows over ROWS).
+  // Grid (columns over those of a block of the core, rows over ROWS).
   template <class X, class W, class Ends, class After>
   static DEVICE void run(const X* x, const W* w, float* out, int rows, u32* tickets, const Ends& ends, const After& after) {
     DYNAMIC_SHARED(memory);
     wait_for_earlier();
-    const int column = (blockIdx.x * WARPS + threadIdx.x / 32) * WIDE, begin = blockIdx.y * ROWS;
-    const int count = rows - begin < ROWS ? rows - begin : ROWS;
-    auto row = [&](int m) { return begin + m; };
-    if (column < COLUMNS) {
-      if constexpr (WIDE > 1) Core::template wide<WIDE>(x, w, out, column, count, row, row);
-      else Core::tile(x, w, out, column, count, row, row);
-    }
+    const int begin = blockIdx.y * ROWS, count = rows - begin < ROWS ? rows - begin : ROWS;
+    Core::block(x, w, out, begin, count, memory);
     if (!is_last(tickets + blockIdx.y, gridDim.x)) return;
     float* numbers = (float*)memory;
     for (int i = threadIdx.x; i < count * COLUMNS; i += THREADS) numbers[i / COLUMNS * PITCH + i % COLUMNS] = load_fresh(out + (u64)begin * COLUMNS + i);

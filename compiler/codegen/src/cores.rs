@@ -53,6 +53,8 @@ pub struct Core<'a> {
     pub before: Option<rows::Element>,
     /// What its kernel ends with.
     pub ends: rows::Ends,
+    /// The same where a tile holds many rows.
+    pub ends_of_many: Option<rows::Ends>,
 }
 
 /// The starts of a core, by variant and bucket, and the bytes of scratch that they share.
@@ -360,11 +362,16 @@ impl Core<'_> {
     }
 
     pub(crate) fn header(&self, template: &str) -> String {
+        self.header_of(template, &self.ends)
+    }
+
+    /// What a kernel that ends with `ends` begins with.
+    pub(crate) fn header_of(&self, template: &str, ends: &rows::Ends) -> String {
         let ty = |id: ValueId| self.graph.tensor(id).map(ToString::to_string).unwrap_or_default();
         let operands: Vec<String> = self.graph.operands(self.id).into_iter().map(ty).collect();
         format!(
             "{}// {}\n// {} from {}\n#include \"{template}\"\n\n",
-            self.ends.head,
+            ends.head,
             self.title,
             ty(self.id),
             operands.iter().filter(|t| !t.is_empty()).cloned().collect::<Vec<_>>().join(", ")

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// Headers of generated units, by the names under which they include each other.
-pub const HEADERS: [(&str, &str); 12] = [
+pub const HEADERS: [(&str, &str); 13] = [
     ("prelude.cuh", include_str!("../../../codegen-templates/prelude.cuh")),
     ("numbers.cuh", include_str!("../../../codegen-templates/numbers.cuh")),
     ("fold.cuh", include_str!("../../../codegen-templates/fold.cuh")),
@@ -17,6 +17,7 @@ pub const HEADERS: [(&str, &str); 12] = [
     ("tiles.cuh", include_str!("../../../codegen-templates/tiles.cuh")),
     ("stream.cuh", include_str!("../../../codegen-templates/stream.cuh")),
     ("route.cuh", include_str!("../../../codegen-templates/route.cuh")),
+    ("split.cuh", include_str!("../../../codegen-templates/split.cuh")),
     ("seam.cuh", include_str!("../../../codegen-templates/seam.cuh")),
     ("attend_tiles.cuh", include_str!("../../../codegen-templates/attend_tiles.cuh")),
     ("attend_prompt.cuh", include_str!("../../../codegen-templates/attend_prompt.cuh")),

@@ -6,6 +6,7 @@
 use crate::cores::{self, Core};
 use crate::machine::Machine;
 use crate::rows::{self, Job, Sink};
+use crate::tiled::Form;
 use crate::{streams, tiled};
 use artifact::{Blocks, Param, RegionCode, Scratch, Served, Start};
 use ir::{Anatomy, Axis, DType, Graph, KernelGraph, KernelKind, KernelModule, KvRef, Op, Plan, Region, ValueId};
@@ -339,6 +340,7 @@ impl Maker<'_> {
         }
         let parts: Vec<rows::RowKernel> = inside.iter().map(|(k, _)| k.clone()).collect();
         made.ends = rows::ends(&parts);
+        made.ends_of_many = form.as_ref().and_then(|f| self.ends_of_many(f, core, &inside, &memory));
         let is_kept = form.is_some_and(|f| f.is_kept);
         if outside.is_empty() && !is_kept && !self.leaving[core.0 as usize] && !parts.is_empty() {
             made.out = Param::Checked(Box::new(place));
@@ -389,7 +391,24 @@ impl Maker<'_> {
             out,
             before: None,
             ends: rows::Ends::default(),
+            ends_of_many: None,
         }
+    }
+
+    /// The same ends where a tile holds many rows: a warp then has a row, and rows stand beside each other instead of one after the other.
+    fn ends_of_many(
+        &self,
+        form: &Form,
+        core: ValueId,
+        inside: &[(rows::RowKernel, Ending)],
+        memory: &dyn Fn(ValueId) -> Option<Param>,
+    ) -> Option<rows::Ends> {
+        let form = Form { most_lanes: form.most_lanes.min(32), ..*form };
+        let again = |(_, ending): &(rows::RowKernel, Ending)| {
+            let tile = tiled::tile(self.graph(), core, &form, ending)?;
+            rows::generate(&self.job(ending, Some(tile), memory)).ok()
+        };
+        inside.iter().map(again).collect::<Option<Vec<_>>>().map(|parts| rows::ends(&parts))
     }
 
     /// What stands before a core as a function of one element.

@@ -10,11 +10,20 @@ use std::fmt::Write;
 
 /// Most token rows whose picks one such block sorts; more take a kernel of their own.
 const MOST_SORTED: u64 = 128;
-/// Token rows that a block has at once where there are few: selecting takes longer than reading the weight again.
-const FEW_ROWS: u64 = 2;
-/// Token rows that a block has at once, and columns of a warp, where there are many rows.
-const MANY_ROWS: u64 = 32;
-const WIDE: u64 = 16;
+/// Token rows that a block has at once where the matrix units do not take its formats.
+const ROWS_APART: u64 = 2;
+/// Columns of a warp on the matrix units.
+const WARP_COLUMNS: u64 = 16;
+
+/// How a route's product is cut where the matrix units take it: token rows of a block, warps along the sum, steps that are read ahead.
+fn pieces(most: u64) -> [u64; 3] {
+    match most {
+        0..=4 => [8, 8, 4],
+        5..=128 => [16, 8, 4],
+        129..=512 => [16, 4, 4],
+        _ => [64, 1, 2],
+    }
+}
 
 /// The starts of a route: one for each way in which its picks are sorted, and one where they are not.
 pub fn drafts(core: &Core<'_>, sorts: Option<&(ValueId, Picks)>) -> Result<Vec<Draft>, String> {
@@ -47,16 +56,22 @@ fn route(
     let inner: Vec<_> = core.axes(x).into_iter().filter(|a| contract.contains(&a.name)).collect();
     let k = count(&inner);
     let columns = count(&core.axes(w)) / k.max(1);
-    let few = served.most <= MOST_SORTED || !k.is_multiple_of(8);
-    let (at_once, wide) = if few { (FEW_ROWS, 1) } else { (MANY_ROWS, WIDE) };
-    let mut text = core.header("route.cuh");
+    let is_weight = matches!(core.dtype(w), Some(DType::F32 | DType::Bf16));
+    let is_split = core.dtype(x) == Some(DType::Bf16) && is_weight && k.is_multiple_of(8);
+    let ends = core.ends_of_many.as_ref().filter(|_| is_split).unwrap_or(&core.ends);
+    let mut text = core.header_of("route.cuh", ends);
     text += streams::cache(core);
-    let (xt, wt, ends) = (of(x), of(w), &core.ends);
-    let _ = writeln!(
-        text,
-        "using Core = Product<{xt}, {wt}, double, {columns}, {k}, 1, 1, {at_once}, {PRODUCT_WARPS}>;\nusing Own = Route<Core, {columns}, {at_once}, {}, {wide}>;",
-        ends.bytes
-    );
+    let (xt, wt) = (of(x), of(w));
+    let [at_once, split, ahead] = if is_split { pieces(served.most) } else { [ROWS_APART, 1, 1] };
+    let (across, shares) = if is_split {
+        let across = PRODUCT_WARPS / split * WARP_COLUMNS;
+        let _ = writeln!(text, "using Core = Split<{wt}, {columns}, {k}, {at_once}, {split}, {PRODUCT_WARPS}, {ahead}>;");
+        (across, if split > 1 { split * at_once * across * 8 } else { 0 })
+    } else {
+        let _ = writeln!(text, "using Core = Product<{xt}, {wt}, double, {columns}, {k}, 1, 1, {at_once}, {PRODUCT_WARPS}>;");
+        (PRODUCT_WARPS, 0)
+    };
+    let _ = writeln!(text, "using Own = Route<Core, {columns}, {at_once}, {}>;", ends.bytes);
     text += &ends.functions;
     let rows = Param::Rows { axis: Some(axis.to_owned()), factor: 1 };
     let mut params = vec![core.address(x)?, core.address(w)?, core.out.clone(), rows, Param::Tickets];
@@ -74,11 +89,11 @@ fn route(
         "extern \"C\" __global__ void __launch_bounds__(Own::THREADS) @NAME@(const {xt}* x, const {wt}* w, float* out, const int rows, u32* tickets{declared}{}) {{\n  Own::run(x, w, out, rows, tickets, {}, {after});\n}}",
         ends.signature, ends.call
     );
-    let bytes = at_once * columns.next_multiple_of(4) * 4 + u64::from(ends.bytes);
+    let bytes = (at_once * columns.next_multiple_of(4) * 4 + u64::from(ends.bytes)).max(shares);
     let threads = PRODUCT_WARPS * 32;
     let _ = writeln!(text, "static_assert(Own::THREADS == {threads} && Own::SHARED == {bytes}, \"a block\");");
     let grid = [
-        Blocks { rows: None, factor: columns, per_block: PRODUCT_WARPS * wide },
+        Blocks { rows: None, factor: columns, per_block: across },
         Blocks { rows: Some(axis.to_owned()), factor: 1, per_block: at_once },
     ];
     let mut draft = core.unit(text, threads, grid, params);

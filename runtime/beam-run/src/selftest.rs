@@ -37,6 +37,7 @@ fn in_json(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
             "region": region, "kind": v.kind, "kernels": v.kernels, "right": v.is_right(),
             "exact": { "compared": v.exact, "different": v.wrong },
             "bounded": { "compared": v.bounded, "worst_share_of_bound": v.worst },
+            "no_numbers": v.no_numbers,
             "first": v.first,
         })
     };
@@ -49,8 +50,9 @@ fn in_words(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
     for (region, v) in verdicts {
         let word = if v.is_right() { "right" } else { "WRONG" };
         let (kind, exact, different, bounded, worst) = (&v.kind, v.exact, v.wrong, v.bounded, v.worst);
+        let nan = if v.no_numbers > 0 { format!("; {} are NaN", v.no_numbers) } else { String::new() };
         text += &format!(
-            "{word}  {region:36} {kind:15} {exact:9} bits equal or not, {different} not; {bounded:9} within a bound, at most {worst:.3} of it\n"
+            "{word}  {region:36} {kind:15} {exact:9} bits equal or not, {different} not; {bounded:9} within a bound, at most {worst:.3} of it{nan}\n"
         );
         if let Some(first) = v.first.as_ref().filter(|_| !v.is_right()) {
             text += &format!("       {first}\n");

@@ -431,12 +431,18 @@ impl Kernel<'_> {
     /// How many elements along `axis` stand before the own one in descending order.
     pub fn rank(&mut self, body: &mut Body, of: ValueId, axis: &str, coords: &Coords) -> Result<String, String> {
         let n = self.axis_length(of, axis)?;
+        let own = coords.get(axis).map(|i| i.text(false)).unwrap_or_default();
+        Ok(format!("rank_in_thread<{n}>({}, {own})", self.term(body, of, axis, coords)?))
+    }
+
+    /// The function of an index along an axis that gives a value's element there.
+    pub fn term(&mut self, body: &mut Body, of: ValueId, axis: &str, coords: &Coords) -> Result<String, String> {
         let symbol = self.fresh("q");
         let mut inner = body.inner(Some(&symbol));
         let mut at = coords.clone();
-        let own = at.insert(axis.to_owned(), Index::symbol(&symbol)).unwrap_or_default();
+        at.insert(axis.to_owned(), Index::symbol(&symbol));
         let term = self.float(&mut inner, of, &at)?;
-        Ok(format!("rank_in_thread<{n}>({}, {})", inner.function(&format!("int {symbol}"), &term), own.text(false)))
+        Ok(inner.function(&format!("int {symbol}"), &term))
     }
 }
 

@@ -14,6 +14,10 @@ use std::fmt::Write;
 const SMALL_BLOCK: i64 = 256;
 /// Threads of a block that has no rows to keep together.
 const FLAT_BLOCK: i64 = 256;
+/// Threads of a warp.
+const WARP: i64 = 32;
+/// Most elements that a warp selects one after the other.
+const MOST_OF_WARP: u64 = 16;
 /// Most groups of 8 that one thread owns.
 const MOST_GROUPS: i64 = 8;
 /// Most bytes of shared memory that need no permission of the driver.
@@ -677,6 +681,7 @@ impl Kernel<'_> {
             coords.insert(axis.name.clone(), Index::symbol(&name));
         }
         let to = self.shared_name(id);
+        let (mut head, mut tail) = (format!("  for (int at = lane; at < {n}; at += LANES) {{"), "  }");
         match self.job.graph.node(id).op.clone() {
             Op::InTop { k, axis } => {
                 let rank = self.rank(&mut body, operand, &axis, &coords)?;
@@ -684,20 +689,28 @@ impl Kernel<'_> {
                 body.lines.push(format!("{to}[sub][{}] = {rank} < {k};", index.text(false)));
             }
             Op::Top { k, axis, into, what } => {
-                let rank = self.rank(&mut body, operand, &axis, &coords)?;
-                body.lines.push(format!("const int rank = {rank};"));
+                let by_warp = self.geometry.lanes == WARP && space.len() == 1 && k <= MOST_OF_WARP;
+                if by_warp {
+                    let term = self.term(&mut body, operand, &axis, &coords)?;
+                    head = format!("  best_in_warp<{n}, {k}>({}, lane, [&](int rank, int at) {{", term);
+                    tail = "  });";
+                } else {
+                    let rank = self.rank(&mut body, operand, &axis, &coords)?;
+                    body.lines.push(format!("const int rank = {rank};"));
+                }
                 let own = coords.get(&axis).map(|i| i.text(false)).unwrap_or_default();
                 let value = if what == TopWhat::Ids { own } else { self.at(&mut body, operand, &coords)? };
                 let mut result = coords.clone();
                 result.insert(into, Index::symbol("rank"));
                 let index = flat(&self.job.space(id), &result)?;
-                body.lines.push(format!("if (rank < {k}) {to}[sub][{}] = {value};", index.text(false)));
+                let when = if by_warp { String::new() } else { format!("if (rank < {k}) ") };
+                body.lines.push(format!("{when}{to}[sub][{}] = {value};", index.text(false)));
             }
             _ => return Err(format!("{id} is no selection")),
         }
-        let _ = writeln!(out, "  for (int at = lane; at < {n}; at += LANES) {{");
+        let _ = writeln!(out, "{head}");
         append(out, "    ", &body.lines);
-        let _ = writeln!(out, "  }}");
+        let _ = writeln!(out, "{tail}");
         let sinks = self.sinks(id);
         self.late.extend(sinks.into_iter().map(|s| (id, s)));
         Ok(())

@@ -4,6 +4,8 @@ mod agentic;
 mod model;
 mod serve;
 mod stats;
+mod steps;
+mod trace;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
@@ -11,6 +13,7 @@ use clap::{Args, Subcommand};
 use agentic::AgenticArgs;
 pub use model::BenchModelArgs;
 use serve::BenchServeArgs;
+use steps::BenchStepsArgs;
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -28,6 +31,11 @@ pub enum What {
         after_help = "Example:\n  beam-run bench model artifact --model examples/beam-nano --prefill 512 --context 64 --decode 64 --threads 2"
     )]
     Model(BenchModelArgs),
+    /// Whole steps on CUDA devices, decoding and prompts, and every kernel start of them.
+    #[command(
+        after_help = "Examples:\n  beam-run bench steps artifact --model examples/beam-nano --executor cuda --context 64 --prefill 512 --trace steps.json\n  beam-run bench steps artifact-tp8 --synthetic 7 --executor cuda --rank-of tp=8 --context 1024 --sequences 1"
+    )]
+    Steps(Box<BenchStepsArgs>),
     /// Conversations of coding agents, turn by turn: measured, or predicted for a named target.
     #[command(
         after_help = "Examples:\n  beam-run bench agentic artifact --model examples/beam-nano --scale 0.01 --sessions 4 --concurrency 2\n  beam-run bench agentic artifact-tp8 --simulate h200-bf16 --concurrency 16 --sessions 32"
@@ -45,6 +53,7 @@ impl BenchArgs {
     pub fn json(&self) -> bool {
         match &self.what {
             What::Model(a) => a.json,
+            What::Steps(a) => a.json,
             What::Agentic(a) => a.json,
             What::Serve(a) => a.json,
         }
@@ -55,6 +64,7 @@ impl BenchArgs {
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         What::Model(a) => a.model.supported().and_then(|()| model::bench(a)),
+        What::Steps(a) => steps::bench(a),
         What::Agentic(a) => agentic::bench(a),
         What::Serve(a) => serve::bench(a),
     }

@@ -31,6 +31,9 @@ pub struct CudaExecutor {
     recordings: HashMap<(usize, Counts), Option<Vec<Recording>>>,
 }
 
+/// Bytes that the plan of sorted picks begins with: tiles, where picks begin, picks, nothing.
+const PLAN_HEAD_BYTES: usize = 16;
+
 /// Where weights come from.
 pub(super) enum Source<'a> {
     /// Numbers of the host.
@@ -52,9 +55,10 @@ pub(super) fn load(
 ) -> Result<Vec<Loaded>, PrepareError> {
     let mesh = &artifact.memory.mesh;
     let devices = placed.devices(mesh).map_err(device)?;
+    let crowd = if placed == Ranks::Together { devices.len() as u32 } else { 1 };
     let ranks = placed.of(mesh).into_iter().zip(devices);
-    let mut loaded =
-        ranks.map(|(rank, device)| one(artifact, source, pool_pages, rank, device)).collect::<Result<Vec<_>, _>>()?;
+    let loaded = ranks.map(|(rank, device)| one(artifact, source, pool_pages, rank, device, crowd));
+    let mut loaded = loaded.collect::<Result<Vec<_>, _>>()?;
     introduce(&mut loaded, mesh, placed).map_err(device)?;
     Ok(loaded)
 }
@@ -78,6 +82,7 @@ fn one(
     pool_pages: &[usize],
     rank: u64,
     opened: Device,
+    crowd: u32,
 ) -> Result<Loaded, PrepareError> {
     let (module, plan) = (&artifact.kernels, &artifact.plan);
     let code = code(artifact, &opened)?;
@@ -128,6 +133,7 @@ fn one(
         tables,
         entry,
         number: 0,
+        crowd,
         plan: plan.clone(),
     })
 }
@@ -190,6 +196,16 @@ impl CudaExecutor {
         before.micros_to(&after).map_err(fault)
     }
 
+    /// How many tiles the picks of the last step's last layer with picks were sorted into, and how many picks there were: when decoding, the tiles are
+    /// little more than the distinct picks. `None` where no layer sorts any.
+    pub fn picked_tiles(&self) -> Result<Option<[u32; 2]>, StepError> {
+        let Some(first) = self.ranks.first().filter(|r| r.picks.bytes() > PLAN_HEAD_BYTES) else { return Ok(None) };
+        let mut head = [0u8; PLAN_HEAD_BYTES];
+        first.picks.read(0, &mut head).map_err(StepError::Device)?;
+        let word = |i: usize| u32::from_le_bytes([head[i * 4], head[i * 4 + 1], head[i * 4 + 2], head[i * 4 + 3]]);
+        Ok(Some([word(0), word(2)]))
+    }
+
     fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
         let fault = StepError::Device;
         let (bucket, counts) = begin(&self.ranks, step, &self.facts, self.tokens_end, self.start)?;
@@ -213,7 +229,9 @@ impl CudaExecutor {
     fn start_all(&mut self, index: usize, counts: Counts) -> Result<(), String> {
         let ranks = &self.ranks;
         let bucket = ranks.first().ok_or("no rank runs")?.bucket(index)?;
-        let recurs = bucket.bucket.rows != RowsPerSequence::Ragged;
+        // Ranks of one device wait for each other from here, which cannot be recorded.
+        let is_alone = ranks.iter().all(|r| r.crowd == 1);
+        let recurs = is_alone && bucket.bucket.rows != RowsPerSequence::Ragged;
         let recordings = match self.recordings.get_mut(&(index, counts)) {
             Some(Some(recordings)) => recordings,
             Some(empty) => {

@@ -16,8 +16,8 @@ pub struct Weights {
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 64 << 20;
 
-/// What weights of one axis are made of: it makes the scores of attentions large, so that few keys have nearly all of the weight. Tokens still
-/// pick nearly the same experts, so times of several sequences are not those of picks that are spread.
+/// What weights of one axis are made of: it makes the scores of attentions large, so that few keys have nearly all of the weight and tokens stay
+/// apart.
 const VECTOR: f32 = 2.5;
 
 fn fault(text: String) -> PrepareError {
@@ -59,7 +59,7 @@ impl Weights {
             memory.copy_within(0, done, more).map_err(fault)?;
             done += more;
         }
-        for piece in artifact.memory.pieces.iter().filter(|p| p.lead * p.rows == 1 || p.row_elements == 1) {
+        for piece in artifact.memory.pieces.iter().filter(|p| is_vector(p)) {
             let count = (piece.lead * piece.rows * piece.row_elements) as usize;
             let one = if piece.dtype == DType::Bf16 {
                 numerics::bf16_bits(VECTOR).to_le_bytes().to_vec()
@@ -117,6 +117,11 @@ impl Weights {
         let offset = offset.ok_or_else(|| format!("weight `{}` has no place", key.2))?;
         Ok(self.memory.address() + offset)
     }
+}
+
+/// Whether a piece is made of weights of one axis. A matrix that is kept as it is counts as a single row, so rows do not tell.
+fn is_vector(piece: &Piece) -> bool {
+    piece.parts.iter().all(|part| part.shape.len() == 1)
 }
 
 /// The bytes of a piece on a rank, rows in the order in which kernels read them.
@@ -189,6 +194,23 @@ mod tests {
     use super::*;
     use artifact::{Interleave, Split};
     use std::sync::Arc;
+
+    #[test]
+    fn a_matrix_is_no_vector_although_it_is_one_row() {
+        let piece = |shape: &[u64]| Piece {
+            scope: Scope::Model,
+            layer: None,
+            dtype: DType::Bf16,
+            offset_bytes: 0,
+            lead: 1,
+            rows: 1,
+            row_elements: shape.iter().product(),
+            once: false,
+            interleave: None,
+            parts: vec![Part { weight: "a".to_owned(), rows: 1, shape: shape.to_vec(), split: Vec::new() }],
+        };
+        assert!(is_vector(&piece(&[48])) && !is_vector(&piece(&[6, 8])));
+    }
 
     struct Counted;
 

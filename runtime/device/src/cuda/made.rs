@@ -5,6 +5,7 @@ use crate::error::NOT_LOADED;
 use artifact::{Piece, WeightMemory};
 use interp::{Data, Fault, InterpError, Tensor, WeightSource};
 use ir::{DType, Facts, Scope};
+use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,18 +36,19 @@ impl<'a> Made<'a> {
         self.loaded.weights.read(piece.offset_bytes, &mut bytes)?;
         let width = piece.row_elements as usize;
         let size = piece.dtype.bytes_for(piece.row_elements) as usize;
-        let mut numbers = vec![0f32; part.shape.iter().product::<u64>() as usize];
-        for lead in 0..piece.lead as usize {
-            for row in 0..piece.rows {
-                let Some((_, at)) = piece.row(row).filter(|(of, _)| *of == index) else { continue };
-                let to = (lead * part.rows as usize + at as usize) * width;
-                let from = (lead * piece.rows as usize + row as usize) * size;
-                let (to, from) = (numbers.get_mut(to..to + width), bytes.get(from..from + size));
+        // Where the part's rows stand among those of the piece, the same for every pick.
+        let own = (0..piece.rows).filter_map(|row| Some((row, piece.row(row).filter(|(of, _)| *of == index)?.1)));
+        let own: Vec<(usize, usize)> = own.map(|(from, to)| (from as usize, to as usize)).collect();
+        let mut numbers = vec![0f32; (piece.lead * part.rows) as usize * width];
+        let picks = numbers.par_chunks_mut((part.rows as usize * width).max(1));
+        picks.zip(bytes.par_chunks((piece.rows as usize * size).max(1))).for_each(|(numbers, bytes)| {
+            for (from, to) in &own {
+                let (to, from) = (numbers.get_mut(to * width..(to + 1) * width), bytes.get(from * size..(from + 1) * size));
                 if let (Some(to), Some(from)) = (to, from) {
                     widen(piece.dtype, from, to);
                 }
             }
-        }
+        });
         let weight = self.facts.weights.iter().find(|w| w.scope == scope && w.name == name).ok_or(NOT_LOADED)?;
         let ty = weight.ty();
         let length = |a: &ir::Axis| if let ir::Extent::Fixed(n) = a.extent { n as usize } else { 1 };

@@ -7,7 +7,7 @@
 use super::executor::{Source, begin, load};
 use super::made::Made;
 use super::ranks::Ranks;
-use super::walk::{Counts, Loaded, Stage, place};
+use super::walk::{Counts, Loaded, Stage, graph_of_all, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
 use crate::load::pool_pages_for;
@@ -37,6 +37,8 @@ pub struct Verdict {
     pub bounded: u64,
     /// Largest error as a share of its bound; above 1 is a fault.
     pub worst: f64,
+    /// How many of all these are no numbers. Made-up weights must leave none: what is compared with them shows nothing.
+    pub no_numbers: u64,
     /// Where the first difference was found.
     pub first: Option<String>,
 }
@@ -53,7 +55,8 @@ impl Verdict {
 pub enum Given<'a> {
     /// Numbers of the host.
     Store(&'a dyn WeightStore),
-    /// Numbers made up on the device from a seed; steps then have few rows, for models that are too large to interpret many.
+    /// Numbers made up on the device from a seed; steps then have few rows and show one layer of each class, for models that are too large
+    /// to interpret more.
     Made(u64),
 }
 
@@ -98,6 +101,7 @@ pub fn selftest(
         facts: local.clone(),
         mesh: artifact.memory.mesh.clone(),
         is_alone: matches!(placed, Ranks::Alone(_)),
+        is_sampled: matches!(given, Given::Made(_)),
         weights: match given {
             Given::Store(_) => {
                 let of = |r: &Loaded| Box::new(RankWeights::new(&whole, &sharding, r.rank)) as Box<dyn WeightSource>;
@@ -147,6 +151,8 @@ struct Test<'a> {
     mesh: Mesh,
     /// Whether a rank hears itself from the places of all others.
     is_alone: bool,
+    /// Whether a step shows one layer of each class.
+    is_sampled: bool,
     weights: Vec<Box<dyn WeightSource + 'a>>,
     caches: Vec<MemoryCache>,
     verdicts: BTreeMap<String, Verdict>,
@@ -171,7 +177,14 @@ impl Test<'_> {
     fn step(&mut self, bucket: usize, counts: Counts) -> Result<(), String> {
         let ranks = self.ranks;
         let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
+        let mut seen = Vec::new();
         for (number, first) in stages.first().into_iter().flatten().enumerate() {
+            if self.is_sampled && seen.contains(&first.index) {
+                // Another layer of a class that this step has shown.
+                graph_of_all(ranks, &stages, number, counts)?;
+                continue;
+            }
+            seen.push(first.index);
             let all: Vec<Stage<'_>> = stages.iter().filter_map(|s| s.get(number).copied()).collect();
             for launch in &first.program.launches {
                 match launch {
@@ -334,6 +347,7 @@ impl Test<'_> {
             verdict.worst = verdict.worst.max(share);
         }
         verdict.bounded += core.len() as u64;
+        verdict.no_numbers += no_numbers(found);
         Ok(())
     }
 
@@ -367,6 +381,7 @@ impl Test<'_> {
             let wrong = differences(&found, wanted);
             verdict.exact += wanted.len() as u64;
             verdict.wrong += wrong.len() as u64;
+            verdict.no_numbers += found.floats().map_or(0, no_numbers);
             if let (Some(i), None) = (wrong.first(), &verdict.first) {
                 let name = graph.node(*id).name.clone().unwrap_or_else(|| id.to_string());
                 verdict.first = Some(format!("{name} of layer {layer:?}, element {i}: {}", pair(&found, wanted, *i)));
@@ -400,6 +415,10 @@ impl At<'_> {
         }
         self.fetch(id, self.loaded.scratch_at(&self.stage, code, index))
     }
+}
+
+fn no_numbers(of: &[f32]) -> u64 {
+    of.iter().filter(|x| x.is_nan()).count() as u64
 }
 
 fn differences(a: &Tensor, b: &Tensor) -> Vec<usize> {

@@ -37,6 +37,8 @@ pub struct Loaded {
     pub entry: KernelEntry,
     /// Index of the entry.
     pub number: usize,
+    /// How many ranks have this device.
+    pub crowd: u32,
     pub plan: Plan,
     /// Whether what was started last is a kernel, behind which another may begin early.
     pub early: Cell<bool>,
@@ -170,7 +172,11 @@ impl Loaded {
             let units = counts.of(b.rows.as_deref())? as u64 * b.factor;
             u32::try_from(units.div_ceil(b.per_block.max(1))).map_err(|_| "more blocks than a start has".to_owned())
         };
-        let grid = [blocks(&start.grid[0])?, blocks(&start.grid[1])?];
+        let mut grid = [blocks(&start.grid[0])?, blocks(&start.grid[1])?];
+        if meets(start) {
+            // Blocks of all ranks that meet run at once: ranks of one device share its multiprocessors out.
+            grid[0] = grid[0].div_ceil(self.crowd);
+        }
         if grid.contains(&0) {
             return Ok(());
         }
@@ -255,16 +261,49 @@ impl Loaded {
     }
 }
 
-/// Starts everything on all ranks, graph by graph: none runs far ahead of what another has not been given yet.
+/// Whether blocks of a start wait for those of other ranks.
+fn meets(start: &Start) -> bool {
+    start.params.iter().any(|p| matches!(p, Param::Peers { .. }))
+}
+
+/// Starts everything on all ranks, graph by graph: none runs far ahead of what another has not been given yet. Ranks of one device go launch
+/// by launch, and meet when nothing else runs there: a kernel that waits for its predecessor would have the place of one that its predecessor
+/// waits for.
 pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<(), String> {
     let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
     ranks.iter().for_each(|r| r.early.set(false));
-    for number in 0..stages.first().map_or(0, Vec::len) {
-        for (rank, stages) in ranks.iter().zip(&stages) {
+    (0..stages.first().map_or(0, Vec::len)).try_for_each(|number| graph_of_all(ranks, &stages, number, counts))
+}
+
+/// The same for one graph, by its place among the stages.
+pub fn graph_of_all(ranks: &[Loaded], stages: &[Vec<Stage<'_>>], number: usize, counts: Counts) -> Result<(), String> {
+    if ranks.iter().any(|r| r.crowd > 1) {
+        return together(ranks, stages, number, counts);
+    }
+    for (rank, stages) in ranks.iter().zip(stages) {
+        let Some(stage) = stages.get(number) else { continue };
+        for launch in &stage.program.launches {
+            rank.launch(stage, launch, counts)?;
+        }
+    }
+    Ok(())
+}
+
+/// A graph of ranks of one device.
+fn together(ranks: &[Loaded], stages: &[Vec<Stage<'_>>], number: usize, counts: Counts) -> Result<(), String> {
+    let own = |stages: &'_ Vec<Stage<'_>>| stages.get(number).map(|s| s.program.launches.len());
+    for at in 0..stages.first().and_then(own).unwrap_or(0) {
+        for (place, (rank, stages)) in ranks.iter().zip(stages).enumerate() {
             let Some(stage) = stages.get(number) else { continue };
-            for launch in &stage.program.launches {
+            let Some(launch) = stage.program.launches.get(at) else { continue };
+            let Launch::Region { region, .. } = launch else {
                 rank.launch(stage, launch, counts)?;
+                continue;
+            };
+            if place == 0 && rank.region(stage, *region)?.starts.iter().any(meets) {
+                ranks.iter().try_for_each(|r| r.device.wait())?;
             }
+            rank.launch(stage, launch, counts)?;
         }
     }
     Ok(())
