@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what `beam-run quantise` writes with what llm-compressor and ModelOpt write of the same checkpoint.
 
-    pip install torch transformers==5.24.0 compressed-tensors==0.20.1 llmcompressor==0.14.0.1 nvidia-modelopt==0.47.0 safetensors numpy
+    pip install torch transformers==5.24.0 compressed-tensors==0.20.1 llmcompressor==0.14.0.1 nvidia-modelopt==0.47.0 datasets safetensors numpy
     python3 tests/scripts/public_quantisers.py [--programs target/release] [FORMAT ...]
 
 The checkpoint is the library's Beam model at odd dimensions with seeded weights. Names, order, formats, shapes and bytes of all tensors
@@ -10,6 +10,7 @@ what the configurations say, but for the list of what stays, which must name the
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import pathlib
@@ -31,13 +32,44 @@ FOUND_BY_RUNNING = ("input_scale", "k_scale", "v_scale")
 PRODUCER = ("producer", "version")
 
 
-def fp8(plain, out, ids):
-    from llmcompressor import oneshot
-    from llmcompressor.modifiers.quantization import QuantizationModifier
+@contextlib.contextmanager
+def caches_by_their_old_name():
+    """Attention that takes its cache under the name by which compressed-tensors finds those that keep rows."""
+    inner = odd.hf.BeamAttention.forward
 
-    model = BeamForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
-    oneshot(model=model, recipe=QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"]))
-    model.save_pretrained(out, save_compressed=True)
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, attention_scaling=None, past_key_values=None, **more):
+        more.pop("cache", None)
+        return inner(self, hidden_states, position_embeddings, attention_mask, attention_scaling, cache=past_key_values, **more)
+
+    odd.hf.BeamAttention.forward = forward
+    try:
+        yield
+    finally:
+        odd.hf.BeamAttention.forward = inner
+
+
+def fp8(cached=False):
+    def write(plain, out, ids):
+        from llmcompressor import oneshot
+        from llmcompressor.modifiers.quantization import QuantizationModifier
+
+        model = BeamForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
+        how, data = {"targets": "Linear", "scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}, {}
+        if cached:
+            from datasets import Dataset
+            from tokenizers import Tokenizer, models
+            from transformers import PreTrainedTokenizerFast
+
+            how["kv_cache_scheme"] = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+            rows = {"input_ids": ids.tolist(), "attention_mask": torch.ones_like(ids).tolist()}
+            # The calibration asks for a tokenizer and has nothing to do with it.
+            words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), unk_token="a", pad_token="a")
+            data = {"dataset": Dataset.from_dict(rows), "num_calibration_samples": 1, "max_seq_length": ids.shape[1], "processor": words, "pipeline": "basic"}
+        with caches_by_their_old_name():
+            oneshot(model=model, recipe=QuantizationModifier(**how), **data)
+            model.save_pretrained(out, save_compressed=True)
+
+    return write
 
 
 def modelopt(name, cached=False):
@@ -56,7 +88,8 @@ def modelopt(name, cached=False):
 
 
 FORMATS = {
-    "fp8": (fp8, "fp8", []),
+    "fp8": (fp8(), "fp8", []),
+    "fp8-kv": (fp8(True), "fp8", ["calibrate", "kv"]),
     "nvfp4": (modelopt("NVFP4_DEFAULT_CFG"), "nvfp4", ["calibrate"]),
     "nvfp4-kv": (modelopt("NVFP4_DEFAULT_CFG", True), "nvfp4", ["calibrate", "kv"]),
     "nvfp4-weights": (modelopt("W4A16_NVFP4_CFG"), "nvfp4-weights", []),
@@ -84,6 +117,11 @@ def stripped(value):
     return value
 
 
+def number(format, shape, data):
+    """A number alone; one in bf16 is the upper half of one in float32."""
+    return struct.unpack("<f", data if format == "F32" else b"\0\0" + data)[0]
+
+
 def compare(theirs, ours):
     wrong = []
     (a, names, metadata), (b, own, same) = tensors(theirs), tensors(ours)
@@ -96,7 +134,7 @@ def compare(theirs, ours):
             wrong.append(f"{name}: {b[name][:2]} for {a[name][:2]}")
         elif name.endswith(FOUND_BY_RUNNING):
             by_running += 1
-            one, two = (struct.unpack("<f", x[2])[0] for x in (a[name], b[name]))
+            one, two = (number(*x) for x in (a[name], b[name]))
             farthest = max(farthest, abs(one / two - 1))
         elif a[name][2] == b[name][2]:
             equal += 1
@@ -104,8 +142,10 @@ def compare(theirs, ours):
             wrong.append(f"{name}: {sum(x != y for x, y in zip(a[name][2], b[name][2]))} of {len(a[name][2])} bytes differ")
     for file in ("config.json", "hf_quant_config.json"):
         one, two = stripped(told(theirs, file)), stripped(told(ours, file))
-        if one != two:
-            wrong.append(f"{file}: {json.dumps(two)} for {json.dumps(one)}")
+        for key in (one or {}).keys() | (two or {}).keys():
+            said, own_said = ((told_by or {}).get(key, "absent") for told_by in (one, two))
+            if said != own_said:
+                wrong.append(f"{file}, {key}: {json.dumps(own_said)} for {json.dumps(said)}")
     line = f"{equal} tensors equal byte for byte, their order and formats too"
     if by_running:
         line += f"; {by_running} numbers found by running differ by {farthest:.2%} at most"

@@ -117,6 +117,27 @@ fn rows_of_a_sequence_stay_with_their_rank() {
     assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }));
 }
 
+/// A token's scale is found with the rows of all ranks where a product takes them all, and multiplies before they go home.
+#[test]
+fn scales_of_tokens_stay_with_their_rows() {
+    let shard: &[(&str, &[&str])] = &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("experts", &["dp", "ep"])];
+    let widths: &[(&str, &[&str])] = &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("expert_ffn", &["dp", "tp"])];
+    let formats = "cpu-fp8";
+    for (mesh, combine, shard) in [
+        ("dp=2", "single", shard),
+        ("dp=2,tp=2", "library", shard),
+        ("dp=3,ep=2", "engine", shard),
+        ("dp=2,tp=2", "single", widths),
+    ] {
+        for relaxations in [&[][..], &["rank-scale"]] {
+            let found = Case { mesh, combine, formats, act: None, shard, relaxations }.validated();
+            assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }), "{mesh} {combine}");
+            let own = matches!(verdict(&found, "rank scale"), Verdict::Measured { moved, .. } if *moved > 0);
+            assert_eq!(own, !relaxations.is_empty(), "{mesh} {combine}: {:?}", verdict(&found, "rank scale"));
+        }
+    }
+}
+
 #[test]
 fn relaxations_are_measured_and_recorded() {
     for (mesh, combine) in [("tp=4", "library"), ("ep=2,tp=2", "library"), ("tp=4", "engine"), ("tp=4", "single")] {

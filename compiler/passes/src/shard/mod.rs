@@ -28,6 +28,7 @@ mod elsewhere;
 mod error;
 mod pending;
 mod rewrite;
+mod rows_back;
 mod witness;
 
 use crate::{Compile, Kind, Level, PassError, PassInfo, Refined};

@@ -7,13 +7,14 @@
 //!
 //! * A partial sum passes views and cuts. If the sum was left open, it also passes a product with a factor that is
 //!   the same on all ranks, and an open sum over another axis: both only reorder that sum.
+//!   A factor that has the rows of all ranks is always passed (`rows_back.rs`).
 //! * An exclusive value passes views, cuts and roundings (-0 rounds to -0), and under the same condition products and sums.
 //! * An exclusive value needs no completion at all if everything that comes of it ends in products that pick by the same
 //!   ids: what a rank does not own is dropped there again. The largest magnitude of its rows may be wanted elsewhere, as a
 //!   scale is: the largest over ranks is the owner's, for others have 0.
 
 use super::axes::{Axes, index_axis, table_of};
-use super::elsewhere;
+use super::{elsewhere, rows_back};
 use ir::{Binary, DType, Graph, Op, Order, ReduceOp, Unary, ValueId};
 use std::collections::{HashMap, HashSet};
 
@@ -102,6 +103,7 @@ pub(super) fn find(graph: &Graph, number: usize, axes: &Axes<'_>) -> Vec<Pending
             pending.own_at = Some(pending.sum_at);
         }
     }
+    rows_back::behind_products(graph, number, axes, &mut found);
     found
 }
 

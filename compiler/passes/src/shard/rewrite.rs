@@ -3,6 +3,7 @@
 use super::axes::{Axes, index_axis, table_of};
 use super::error;
 use super::pending::{Pending, by_value};
+use super::rows_back::over_rows;
 use crate::PassError;
 use crate::error::defect;
 use ir::ValueId;
@@ -121,7 +122,8 @@ impl Rewriter<'_> {
     }
 
     /// Whether an operation works on the rows of all ranks: a product with a weight that is spread over the mesh axes of
-    /// the rows does, and what follows it until a sum over ranks brings the rows back.
+    /// the rows does, so does what has rows and an axis that is spread over them, and what follows until a sum over ranks
+    /// brings the rows back.
     fn sees_all_rows(&self, id: ValueId, operands: &[ValueId]) -> Result<bool, PassError> {
         let rows = self.axes.rows();
         if rows.is_empty() {
@@ -129,21 +131,8 @@ impl Rewriter<'_> {
         }
         let node = self.old.node(id);
         let apart = |what: &str| error::rows_apart(what, rows, node.span);
-        let table = match (&node.op, self.old.operands(id).as_slice()) {
-            (Op::Linear { .. }, [_, w, ..]) => Some(*w),
-            (Op::Gather { .. }, [table, _]) if index_axis(self.old, id).is_some() => Some(*table),
-            _ => None,
-        };
-        if let Some(table) = table {
-            let axes = self.old.tensor(table).map(|t| t.axes.as_slice()).unwrap_or_default();
-            let mut spread = axes.iter().map(|a| self.axes.of(self.number, table, &a.name));
-            if let Some(over) = spread.find(|over| over.iter().any(|m| rows.contains(m))) {
-                return if over.starts_with(rows) {
-                    Ok(true)
-                } else {
-                    Err(apart("a weight is spread over part of them"))
-                };
-            }
+        if let Some(over) = over_rows(self.old, self.number, id, self.axes) {
+            return if over.starts_with(rows) { Ok(true) } else { Err(apart("a weight is spread over part of them")) };
         }
         if !operands.iter().any(|o| self.has_all_rows(*o)) {
             return Ok(false);

@@ -94,7 +94,7 @@ fn compressed_tensors(ignore: &[String], said: Said) -> Value {
         Value::Object(arguments)
     };
     let inputs = if said.narrow_inputs { arguments("token", true, None) } else { Value::Null };
-    let cached = if said.kv_scales { arguments("tensor", false, Some("minmax")) } else { Value::Null };
+    let cached = if said.kv_scales { arguments("tensor", false, None) } else { Value::Null };
     json!({
         "config_groups": {"group_0": {
             "format": "float-quantized",
