@@ -275,6 +275,18 @@ fn reports_say_where_draft_rows_live() {
     assert_eq!(other.kv().len(), other.plan.kv.len() + 1);
 }
 
+/// A value that only a checkpoint can give has no number to be compiled with.
+#[test]
+fn specs_that_lack_a_value_are_not_compiled() {
+    let work = tempfile::tempdir().expect("folder");
+    let (spec, out) = (work.path().join("spec.toml"), work.path().join("artifact"));
+    std::fs::write(&spec, "extends = \"beam-nano\"\n[values]\ntheta = \"required\"\n").expect("a spec");
+    let [spec, out] = [spec, out].map(|path| path.display().to_string());
+    let done = Programs::built().beamc(&["compile", &spec, "--target", "cpu", "-o", &out]);
+    assert!(done.code == 1 && done.err.contains("B0307") && done.err.contains("`theta`"), "{} {}", done.code, done.err);
+    assert!(!Path::new(&out).exists());
+}
+
 /// What does not belong to the model is refused by name: at compile by the config, at load by the tensors.
 #[test]
 fn drafters_of_other_models_are_refused_by_name() {

@@ -63,9 +63,7 @@ pub(crate) fn path_of(tokens: u64, file: &str) -> String {
 impl DrafterBlock {
     /// Programs and their length of block, which their plan states.
     pub fn new(kernels: KernelModule, plan: Plan) -> Result<DrafterBlock, String> {
-        let buckets = plan.entries.iter().flat_map(|e| &e.buckets);
-        let rows = buckets.filter_map(|b| if let RowsPerSequence::Block(n) = b.bucket.rows { Some(n) } else { None });
-        match rows.max() {
+        match rows(&plan) {
             Some(tokens) if tokens >= 2 => Ok(DrafterBlock { tokens, kernels, plan }),
             _ => Err(format!("no entry of `{}` runs blocks of rows", kernels.facts.name)),
         }
@@ -120,7 +118,7 @@ impl Drafter {
                 let (a, b) = (block.tokens, longest.tokens);
                 return Err(format!("blocks of {a} and of {b} rows have other weights, caches or captures"));
             }
-            if DrafterBlock::new(block.kernels.clone(), block.plan.clone())?.tokens != block.tokens {
+            if rows(&block.plan) != Some(block.tokens) {
                 return Err(format!("the plan for blocks of {} rows is for another length", block.tokens));
             }
             for capture in &facts.captures {
@@ -130,8 +128,12 @@ impl Drafter {
         if facts.captures != model.kernels.facts.exports {
             return Err("it captures other rows than the model exports".to_owned());
         }
-        for kind in &longest.plan.kv {
+        for (at, kind) in longest.plan.kv.iter().enumerate() {
             cached_alike(kind, &model.plan)?;
+            let mut others = longest.plan.kv.iter().take(at).filter(|k| k.lives_in.is_some());
+            if let Some(other) = others.find(|other| other.lives_in == kind.lives_in) {
+                return Err(format!("caches `{}` and `{}` live in the same pages", other.kind, kind.kind));
+            }
         }
         self.borrowed_alike(facts, &longest.kernels, model)
     }
@@ -196,6 +198,12 @@ fn captured_alike(capture: &Capture, block: &DrafterBlock, model: &Plan) -> Resu
         }
     }
     if read { Ok(()) } else { Err(format!("it reads no `{name}`")) }
+}
+
+/// Rows of the blocks that a plan has buckets for.
+fn rows(plan: &Plan) -> Option<u64> {
+    let buckets = plan.entries.iter().flat_map(|e| &e.buckets);
+    buckets.filter_map(|b| if let RowsPerSequence::Block(n) = b.bucket.rows { Some(n) } else { None }).max()
 }
 
 /// A kind that lives in one of the model's has its pages, behind the model's own layers; any other has a name of its own.

@@ -58,7 +58,7 @@ fn pay(target: &Stages, drafter: &Stages, machine: &Target, block: u64, sequence
     let verify = costs(target, machine, load(block, sequences * block));
     let draft = costs(drafter, machine, load(block, sequences));
     let bytes = |steps: &[StepCost]| steps.iter().map(|s| s.work()).fold(0.0, |n, w: Work| n + w.memory_bytes());
-    let seconds = |steps: &[StepCost]| -> Option<f64> { steps.iter().map(|s| estimate(s, &machine.hardware)).sum() };
+    let seconds = |steps: &[StepCost]| -> Option<f64> { steps.iter().map(|s| s.estimate(&machine.hardware)).sum() };
     let (one, many) = (bytes(&plain), bytes(&verify) + bytes(&draft));
     let times = seconds(&plain).zip(seconds(&verify).zip(seconds(&draft)).map(|(v, d)| v + d));
     let round = |x: f64| (x * 1000.0).round() / 1000.0;
@@ -77,6 +77,3 @@ fn costs(stages: &Stages, machine: &Target, load: Load) -> Vec<StepCost> {
     stages.kernels.entries.iter().map(|entry| cost::step(&stages.kernels, entry, machine, load)).collect()
 }
 
-fn estimate(step: &StepCost, hardware: &Hardware) -> Option<f64> {
-    step.estimate(hardware)
-}

@@ -307,6 +307,24 @@ fn configs_that_do_not_fit_are_refused_by_name() {
     assert!(told.iter().all(|(code, _)| *code == "B0038" || *code == "B0039"), "{told:?}");
 }
 
+/// A target is no drafter; two that name each other are told apart from an endless reading.
+#[test]
+fn targets_that_lead_back_are_refused() {
+    let folder = std::env::temp_dir().join(format!("targets-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (name, target) in [("a", "b"), ("b", "a"), ("own", "own")] {
+        let text = format!("extends = \"beam-nano\"\n[model]\ntarget = \"{target}.toml\"\n");
+        std::fs::write(folder.join(format!("{name}.toml")), text).expect("a file");
+    }
+    for name in ["a", "own"] {
+        let path = folder.join(format!("{name}.toml"));
+        let read = spec::check_path(&path, &spec::Library::embedded(), &spec::Choices::default());
+        let told: Vec<(&str, &str)> = read.diagnostics.iter().map(|d| (d.code, d.message.as_str())).collect();
+        assert!(matches!(told[..], [("B0038", text)] if text.ends_with("is a drafter itself")), "{told:?}");
+    }
+    std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
 /// The drafter of the large model and that of the small one have the parameters that their checkpoints have.
 #[test]
 fn built_in_drafters_count_their_own_weights() {

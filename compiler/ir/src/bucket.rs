@@ -1,6 +1,6 @@
 //! Buckets: the step shapes a plan is made for.
 
-use crate::{Extent, TensorType};
+use crate::{DType, Extent, Graph, TensorType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,6 +12,13 @@ pub const WANTED_ROWS: &str = "R";
 pub const SEQUENCE_ROWS: &str = "S";
 /// What a row axis is called, after its own name, that joins the rows of several ranks.
 pub const ALL_ROWS: &str = ".all";
+
+/// Rows of a block, of a graph that is handed a list of them for each sequence: its longest list of integers.
+pub fn block_rows(graph: &Graph) -> Option<u64> {
+    let inputs = graph.inputs.iter().filter_map(|id| graph.tensor(*id));
+    let lists = inputs.filter(|ty| ty.dtype == DType::I32 && ty.axis(SEQUENCE_ROWS).is_some());
+    lists.map(TensorType::fixed_elements).max()
+}
 
 /// How many rows each sequence brings to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

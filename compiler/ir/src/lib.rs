@@ -37,7 +37,7 @@ mod types;
 mod verify;
 
 pub use anatomy::{Anatomy, Strand, core_kind, effect_order, mixed_axes};
-pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, WANTED_ROWS};
+pub use bucket::{ALL_ROWS, Bucket, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, WANTED_ROWS, block_rows};
 pub use constexpr::{ConstBinary, ConstExpr, ConstUnary};
 pub use dtype::DType;
 pub use facts::{

@@ -107,9 +107,7 @@ fn own_name(kind: &KvKind, model: &Model) -> Result<(), PassError> {
 
 /// Rows of a block: those of the entry that takes a list of them for each sequence.
 fn block(drafter: &Model) -> Option<u64> {
-    let inputs = drafter.entries.iter().flat_map(|e| e.graph.inputs.iter().filter_map(|id| e.graph.tensor(*id)));
-    let blocks = inputs.filter(|ty| ty.dtype == ir::DType::I32 && ty.axis(ir::SEQUENCE_ROWS).is_some());
-    blocks.map(ir::TensorType::fixed_elements).max()
+    drafter.entries.iter().filter_map(|e| ir::block_rows(&e.graph)).max()
 }
 
 /// The target with buckets in which every sequence brings a block: one beside each in which it brings one row.

@@ -236,7 +236,7 @@ fn results(entry: &KernelEntry) -> Result<usize, PrepareError> {
     }
 }
 
-/// Most rows of the blocks that a plan has buckets for.
+/// Rows of a sequence in a bucket of blocks.
 pub(crate) fn block_of(bucket: &ir::Bucket) -> Option<usize> {
     match bucket.rows {
         RowsPerSequence::Block(n) => usize::try_from(n).ok(),

@@ -13,7 +13,7 @@ pub(super) fn of(entry: &KernelEntry, kernels: &KernelModule, target: &Target) -
         return stated;
     }
     let name = || entry.name.clone();
-    let mut buckets: Vec<Bucket> = match block(entry) {
+    let mut buckets: Vec<Bucket> = match ir::block_rows(&entry.first().graph) {
         Some(block) => {
             let of = |sequences: u64| Bucket {
                 entry: name(),
@@ -41,14 +41,3 @@ pub(super) fn of(entry: &KernelEntry, kernels: &KernelModule, target: &Target) -
     buckets
 }
 
-/// Rows of a block, of an entry that brings one for each sequence: the longest of its lists of integers.
-fn block(entry: &KernelEntry) -> Option<u64> {
-    let graph = &entry.first().graph;
-    let inputs = graph.inputs.iter().filter_map(|id| graph.tensor(*id));
-    let blocks = inputs.filter(|ty| ty.axes.first().is_some_and(|a| a.is_rows() && a.name == SEQUENCE_ROWS));
-    let lengths = blocks.filter(|ty| ty.dtype == DType::I32).map(|ty| {
-        let fixed = ty.axes.iter().filter_map(|a| if let Extent::Fixed(n) = a.extent { Some(n) } else { None });
-        fixed.product::<u64>()
-    });
-    lengths.max()
-}

@@ -360,9 +360,7 @@ fn users(graph: &Graph, of: ValueId) -> Vec<(ValueId, ValueId)> {
 
 /// The rows of every step of an entry, by its inputs.
 fn steps(signature: &Graph) -> Vec<Vec<(usize, i32)>> {
-    let inputs = || signature.inputs.iter().filter_map(|id| signature.tensor(*id));
-    let blocks = inputs().filter(|ty| ty.dtype == DType::I32 && ty.axis(ir::SEQUENCE_ROWS).is_some());
-    let Some(block) = blocks.map(ir::TensorType::fixed_elements).max() else {
+    let Some(block) = ir::block_rows(signature) else {
         return STEPS.iter().map(|rows| rows.to_vec()).collect();
     };
     let rows = |(sequence, first): &(usize, i32)| {

@@ -181,12 +181,12 @@ impl Scheduler {
         let Some(sequence) = self.running.get_mut(at) else { return };
         let counts = &mut self.counts.draft;
         counts.verified += 1;
+        counts.committed += committed as u64;
         if is_forced {
             return;
         }
         counts.drafted += slots as u64;
         counts.accepted += accepted as u64;
-        counts.committed += committed as u64;
         sequence.drafted.0 += slots;
         sequence.drafted.1 += accepted;
         // Where the answer ended inside the run nobody knows what the slots behind would have been.

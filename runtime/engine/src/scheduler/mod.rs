@@ -109,7 +109,8 @@ pub struct Counts {
     pub draft: DraftCounts,
 }
 
-/// What became of drafts since birth. Runs whose length was forced count as steps and nowhere else.
+/// What became of drafts since birth. Runs whose length was forced count as steps, blocks and what
+/// they left; of acceptance they say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftCounts {
     /// Draft steps.

@@ -2,7 +2,7 @@
 
 use super::StepTime;
 use crate::Step;
-use ir::KernelModule;
+use ir::{KernelEntry, KernelModule};
 use std::collections::HashMap;
 use std::sync::Arc;
 use targets::Target;
@@ -10,9 +10,6 @@ use targets::cost::Load;
 
 /// Bits of a number that are looked at; what lies between two such numbers counts as the larger, at most 1/16 more.
 const BITS: u32 = 5;
-
-/// The entry of a drafter that brings its cache up to date.
-pub(super) const CONTEXT: &str = "context";
 
 /// Predicted step times. A prediction is the cost model's estimate: floors of all kernels, one after the other, with their
 /// launches and exchanges. Nothing in it is measured on the model.
@@ -66,8 +63,8 @@ impl CostModel {
     }
 
     /// Place of an entry among a module's.
-    fn entry(&self, module: usize, is_it: impl Fn(&str) -> bool) -> Option<usize> {
-        self.modules.get(module)?.entries.iter().position(|e| is_it(&e.name))
+    fn entry(&self, module: usize, is_it: impl Fn(&KernelEntry) -> bool) -> Option<usize> {
+        self.modules.get(module)?.entries.iter().position(is_it)
     }
 
     /// The longest that an entry takes by both means of the sequences' contexts.
@@ -96,15 +93,20 @@ impl StepTime for CostModel {
         let rows = step.sequences.first().map_or(1, |s| s.len);
         if !step.drafts.is_empty() {
             let block = self.blocks.iter().position(|of| *of >= rows).unwrap_or(self.blocks.len().saturating_sub(1));
-            let entry = self.entry(1 + block, |name| name == step.entry);
+            let entry = self.entry(1 + block, |e| e.name == step.entry);
             return entry.map_or(0.0, |entry| self.longest(1 + block, entry, step));
         }
-        let entry = self.entry(0, |name| name == step.entry).unwrap_or(0);
+        let entry = self.entry(0, |e| e.name == step.entry).unwrap_or(0);
         let own = self.longest(0, entry, step);
         // The drafter's cache follows: by the entry of it that drafts nothing.
-        let follows = self.entry(1, |name| name == CONTEXT);
+        let follows = self.entry(1, |e| !drafts(e));
         own + follows.map_or(0.0, |entry| self.longest(1, entry, step))
     }
+}
+
+/// Whether an entry of a drafter makes blocks of rows; the other one brings its cache up to date.
+pub(super) fn drafts(entry: &KernelEntry) -> bool {
+    ir::block_rows(&entry.first().graph).is_some()
 }
 
 /// The next number that has no more than [`BITS`] bits that count.

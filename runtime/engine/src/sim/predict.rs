@@ -1,6 +1,6 @@
 //! From an artifact's parts to a simulated device of a named target.
 
-use super::cost::CONTEXT;
+use super::cost::drafts;
 use super::{Blank, Clock, CostModel, Sim};
 use crate::{DraftFacts, ExecutorFacts};
 use ir::{KernelModule, Plan};
@@ -52,7 +52,7 @@ impl Predicted<'_> {
     /// What an engine must know of the drafter. Its candidates are made up as all tokens are.
     fn draft_facts(&self, facts: &ExecutorFacts) -> Option<DraftFacts> {
         let (_, kernels) = self.drafter.last()?;
-        let entry = kernels.entries.iter().find(|e| e.name != CONTEXT)?.name.clone();
+        let entry = kernels.entries.iter().find(|e| drafts(e))?.name.clone();
         let blocks = self.drafter.iter().map(|(rows, _)| *rows).collect();
         Some(DraftFacts { entry, blocks, sequences: facts.max_sequences, candidates: 1 })
     }

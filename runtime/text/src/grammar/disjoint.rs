@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// Deepest nesting of references, members and properties that is looked at.
 const DEPTH: usize = 12;
 
-/// Most pairs of schemas that are looked at for one whole schema.
+/// Most pairs of schemas, and of values that they list, that are looked at for one whole schema.
 const PAIRS: usize = 100_000;
 
 /// The schema that references are looked up in, and how many pairs may still be looked at.
@@ -21,6 +21,13 @@ impl<'a> Looking<'a> {
     pub fn new(root: &'a Value) -> Looking<'a> {
         Looking { root, left: Cell::new(PAIRS) }
     }
+
+    /// Takes so much from what may still be looked at; false where there is less.
+    fn goes_on(&self, much: usize) -> bool {
+        let left = self.left.get().checked_sub(much);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
 }
 
 /// Whether no value is of both; false where it does not show.
@@ -29,8 +36,10 @@ pub(crate) fn disjoint(looking: &Looking, one: &Value, other: &Value) -> bool {
 }
 
 fn apart(looking: &Looking, one: &Value, other: &Value, depth: usize) -> bool {
-    let (Some(depth), Some(left)) = (depth.checked_sub(1), looking.left.get().checked_sub(1)) else { return false };
-    looking.left.set(left);
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    if !looking.goes_on(1) {
+        return false;
+    }
     let (first, second) = match (one, other) {
         (Value::Bool(false), _) | (_, Value::Bool(false)) => return true,
         (Value::Object(one), Value::Object(other)) => (one, other),
@@ -50,7 +59,7 @@ fn apart(looking: &Looking, one: &Value, other: &Value, depth: usize) -> bool {
         if members("anyOf").is_some_and(all_are) || members("oneOf").is_some_and(all_are) {
             return true;
         }
-        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(against, value, depth))) {
+        if listed(map).is_some_and(|values| values.iter().all(|value| excludes(looking, against, value, depth))) {
             return true;
         }
     }
@@ -64,8 +73,11 @@ fn listed(map: &Map<String, Value>) -> Option<&[Value]> {
 }
 
 /// Whether the schema surely does not admit the value.
-fn excludes(schema: &Value, value: &Value, depth: usize) -> bool {
+fn excludes(looking: &Looking, schema: &Value, value: &Value, depth: usize) -> bool {
     let Value::Object(map) = schema else { return *schema == Value::Bool(false) };
+    if !looking.goes_on(1 + listed(map).map_or(0, <[Value]>::len)) {
+        return false;
+    }
     if listed(map).is_some_and(|values| !values.iter().any(|other| is_same(other, value))) {
         return true;
     }
@@ -84,7 +96,7 @@ fn excludes(schema: &Value, value: &Value, depth: usize) -> bool {
     let of = map.get("properties").and_then(Value::as_object);
     required.iter().any(|name| !value.contains_key(*name))
         || of.is_some_and(|of| {
-            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(schema, value, depth)))
+            of.iter().any(|(name, schema)| value.get(name).is_some_and(|value| excludes(looking, schema, value, depth)))
         })
 }
 

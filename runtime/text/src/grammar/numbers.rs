@@ -117,7 +117,7 @@ impl Step {
         let mut float = float.ok_or_else(|| format!("is {value}, and no number above 0"))?;
         let written = format!("{float}");
         let mut places = 0;
-        while float.fract() != 0.0 && places <= PLACES {
+        while float.fract() != 0.0 && places < PLACES {
             float *= 10.0;
             places += 1;
         }
@@ -138,7 +138,7 @@ pub(crate) fn fit(steps: &[&Step]) -> bool {
     units.sort_unstable();
     units.dedup();
     match units.as_slice() {
-        [.., second, first] => second * first <= u128::from(u32::MAX),
+        [.., second, first] => second.checked_mul(*first).is_some_and(|both| both <= u128::from(u32::MAX)),
         _ => true,
     }
 }
