@@ -1,6 +1,6 @@
 //! Shapes of an entry's steps.
 
-use ir::{Bucket, DType, Extent, KernelEntry, KernelModule, RowsPerSequence, SEQUENCE_ROWS};
+use ir::{Bucket, KernelEntry, KernelModule, RowsPerSequence};
 use targets::Target;
 
 /// The buckets of an entry. A target states those of steps that bring token rows; an entry of a drafter follows the steps of
