@@ -300,7 +300,11 @@ impl Problem {
             Problem::NoWeights { .. } | Problem::Unreadable { .. } | Problem::Index { .. } => 1,
             Problem::ShardName { .. } | Problem::ShardMissing { .. } | Problem::Header { .. } => 2,
             Problem::NotInShard { .. } | Problem::NotInIndex { .. } => 3,
-            Problem::Format { .. } | Problem::Shape { .. } | Problem::Stored { .. } | Problem::Different { .. } | Problem::Scale { .. } => 4,
+            Problem::Format { .. }
+            | Problem::Shape { .. }
+            | Problem::Stored { .. }
+            | Problem::Different { .. }
+            | Problem::Scale { .. } => 4,
             Problem::Missing { .. } | Problem::Ambiguous { .. } => 5,
             Problem::Narrowing { .. } => 6,
             Problem::Extra { .. } => 7,

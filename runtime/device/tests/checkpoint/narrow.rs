@@ -145,14 +145,20 @@ fn scales_that_scale_nothing_are_told_by_name() {
     let codes = of("x.codes", &[2, 32], DType::Nvfp4, vec![laid("x.weight", &[2, 32], blocks)]);
     let rows = of("x.scale", &[3], DType::F32, vec![form("x.weight_scale", &[3])]);
     let whole = number("x.scale", "x.weight_scale_2");
-    let block_scales = |last: u8| vec![
-        bytes("x.weight", Dtype::U8, &[2, 16], vec![0x21; 32]),
-        bytes("x.weight_scale", Dtype::F8_E4M3, &[2, 2], vec![0x38, 0, 0x38, last]),
-    ];
+    let block_scales = |last: u8| {
+        vec![
+            bytes("x.weight", Dtype::U8, &[2, 16], vec![0x21; 32]),
+            bytes("x.weight_scale", Dtype::F8_E4M3, &[2, 2], vec![0x38, 0, 0x38, last]),
+        ]
+    };
     let one = |name: &str, x: f32| vec![f32s(name, &[], &[x])];
     let three = |x: f32| vec![f32s("x.weight_scale", &[3, 1], &[1.0, 0.0, x])];
     for (recipe, tensors, told) in [
-        (&input, one("x.input_scale", 0.0), "number 0 of `x.input_scale` is 0, and W.x.input needs a finite number above 0"),
+        (
+            &input,
+            one("x.input_scale", 0.0),
+            "number 0 of `x.input_scale` is 0, and W.x.input needs a finite number above 0",
+        ),
         (&input, one("x.input_scale", -2.0), "is -2, and"),
         (&input, one("x.input_scale", f32::NAN), "is NaN, and"),
         (&whole, one("x.weight_scale_2", f32::INFINITY), "number 0 of `x.weight_scale_2` is inf"),
