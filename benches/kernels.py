@@ -308,8 +308,7 @@ def route(code, kernels, counts):
         if "using Own = Route" not in kernel.text or key in seen:
             continue
         seen.add(key)
-        columns, k = [n for n in re.search(r"Product<([^>]*)>", kernel.text).group(1).split(", ")][3:5]
-        columns, k = int(columns), int(k)
+        columns, k = (int(n) for n in re.search(r"(?:Product<[^,]*, [^,]*, [^,]*|Split<[^,]*), (\d+), (\d+),", kernel.text).groups())
         sorts = "int* plan" in kernel.text
         weights = [torch.empty(columns, k, device="cuda").uniform_(-0.03, 0.03) for _ in range(20)]
         bias = torch.empty(columns, device="cuda").uniform_(-0.1, 0.1)

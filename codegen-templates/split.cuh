@@ -60,9 +60,18 @@ template <class W, int COLUMNS, int K, int ROWS, int SPLIT, int WARPS, int AHEAD
     }
   }
 
+  // Thread t has columns t / 4 and 8 more, and two rows of each eight.
+  template <class Put> static DEVICE void each(const double (&total)[ROWS / 8][4], int column, const Put& put) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < ROWS / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) put(i * 8 + lane % 4 * 2 + e % 2, column + lane / 4 + e / 2 * 8, total[i][e]);
+  }
+
   // out[row, column] of `count` rows from `begin` on; `shared` is memory of the block.
   static DEVICE void block(const bf16* all, const W* w, float* out, int begin, int count, u8* shared) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, share = warp % SPLIT;
+    const int warp = threadIdx.x / 32, share = warp % SPLIT;
     const int first = blockIdx.x * ACROSS, column = first + warp / SPLIT * 16;
     const bf16* x = all + (u64)begin * K;
     const int end = (share + 1) * EACH < STEPS ? (share + 1) * EACH : STEPS;
@@ -95,20 +104,13 @@ template <class W, int COLUMNS, int K, int ROWS, int SPLIT, int WARPS, int AHEAD
           }
       }
     }
-    // Thread t has columns t / 4 and 8 more, and two rows of each eight.
-    auto each = [&](auto put) {
-#pragma unroll
-      for (int i = 0; i < ROWS / 8; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) put(i * 8 + lane % 4 * 2 + e % 2, column + lane / 4 + e / 2 * 8, total[i][e]);
-    };
     if constexpr (SPLIT == 1) {
-      each([&](int m, int n, double x) {
+      each(total, column, [&](int m, int n, double x) {
         if (m < count && n < COLUMNS) out[(u64)(begin + m) * COLUMNS + n] = (float)x;
       });
     } else {
       double(*shares)[ROWS][ACROSS] = (double(*)[ROWS][ACROSS])shared;
-      each([&](int m, int n, double x) { shares[share][m][n - first] = x; });
+      each(total, column, [&](int m, int n, double x) { shares[share][m][n - first] = x; });
       __syncthreads();
       for (int at = threadIdx.x; at < count * ACROSS; at += THREADS) {
         const int m = at / ACROSS, n = at % ACROSS;

@@ -69,6 +69,12 @@ case("fp8-one-expert-plain", "fp8", DIMS, ["lm_head", r"re:.*experts\.2\..*"], r
 case("fp8-looks-around", "fp8", DIMS | {"hidden": 61}, [r"re:(?!.*(self_attn|experts)).*", r"re:.*(?<!gate)(?<!up)_proj$"])
 case("fp8-packed-experts", "fp8", DIMS | {"experts": 5}, ["lm_head"], packed=True, shards=2)
 case("fp8-unlisted-plain", "fp8", DIMS, ["lm_head"], silent=["model.layers.1.self_attn.o_proj", "model.layers.2.self_attn.o_proj"])
+case(
+    "fp8-layers-apart", "fp8", DIMS | {"layers": 5, "experts": 6, "hidden": 71},
+    [r"re:^lm_head$", r"re:^model\.layers\.2\.mlp\.experts\.\d+\.(gate|up|down)_proj$", r"re:^(model\.)?layers\.[13]\.self_attn\.(q|o)_proj$"],
+    shards=3, backwards=True,
+)
+case("fp8-some-cached", "fp8", DIMS | {"layers": 5, "kv": 3}, ["lm_head"], cached="beside", cached_layers=[0, 3])
 
 # NVFP4: patterns, both places of the configuration, numbers there or not.
 case("nvfp4-both-places", "nvfp4", BLOCKS, ["lm_head", "*.mlp.gate", "model.layers.0*"], places=("config", "beside"))
@@ -81,6 +87,7 @@ case("nvfp4-weights", "nvfp4", BLOCKS | {"heads": 3, "head_dim": 48, "expert_ffn
 case("nvfp4-head", "nvfp4", BLOCKS | {"vocab": 227, "hidden": 176, "experts": 15, "groups": 3, "kept": 2}, ["*.mlp.gate"], places=("beside", "config"))
 case("nvfp4-odd-o", "nvfp4", BLOCKS | {"heads": 3, "head_dim": 22}, ["lm_head", "*.mlp.gate", "*.o_proj"])
 case("nvfp4-odd-blocks", "nvfp4", BLOCKS | {"heads": 3, "head_dim": 22}, ["lm_head", "*.mlp.gate"], refused="P0703")
+case("nvfp4-ranks-cut-blocks", "nvfp4", BLOCKS | {"heads": 4, "kv": 2, "vocab": 194}, ["lm_head", "*.mlp.gate"], refused="P0506", mesh="tp=2")
 case("nvfp4-parts-apart", "nvfp4", BLOCKS, ["lm_head", "*.mlp.gate", "*.k_proj", "model.layers.2.mlp.experts*"], key="exclude_modules")
 case("nvfp4-unlisted-plain", "nvfp4", BLOCKS, ["lm_head", "*.mlp.gate"], silent=["model.layers.1.self_attn.gate_proj"])
 
@@ -257,7 +264,10 @@ def cached_numbers(case, disk, layers):
     if names is None:
         return [(1.0, 1.0)] * layers
     numbers = [(0.011 + 0.003 * l, 0.017 - 0.002 * l) for l in range(layers)]
+    numbers = [pair if l in case.get("cached_layers", range(layers)) else (1.0, 1.0) for l, pair in enumerate(numbers)]
     for l, pair in enumerate(numbers):
+        if pair == (1.0, 1.0):
+            continue
         for name, number in zip(names, pair):
             disk[f"model.layers.{l}.{name}"] = torch.tensor([number] if case["format"] == "fp8" else number)
     return [tuple(float(torch.tensor(n)) for n in pair) for pair in numbers]
@@ -323,6 +333,8 @@ def write(case, folder, settings, disk):
     for file, tensors in files.items():
         save_file(tensors, folder / file, metadata={"format": "pt"})
     total = sum(t.numel() * t.element_size() for t in disk.values())
+    if case.get("backwards"):
+        names = dict(reversed(names.items()))
     index = {"metadata": {"total_size": total}, "weight_map": names}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
@@ -433,7 +445,8 @@ def compared(found, expected, measure, plain):
 
 
 def refusal(case, beamc, folder, work):
-    done = call(beamc, "compile", folder, "--target", plan(case).__next__()[0], "-o", work / "artifact")
+    mesh = ["--mesh", case["mesh"]] if "mesh" in case else []
+    done = call(beamc, "compile", folder, "--target", plan(case).__next__()[0], *mesh, "-o", work / "artifact")
     good = done.returncode == 1 and case["refused"] in done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("error")]
     return good, f"refused: {(told or ['NOT REFUSED'])[0]}"

@@ -12,16 +12,17 @@ use std::fmt::Write;
 const MOST_SORTED: u64 = 128;
 /// Token rows that a block has at once where the matrix units do not take its formats.
 const ROWS_APART: u64 = 2;
+/// Token rows for which the matrix units are not worth it.
+const FEWEST_ROWS: u64 = 4;
 /// Columns of a warp on the matrix units.
 const WARP_COLUMNS: u64 = 16;
 
 /// How a route's product is cut where the matrix units take it: token rows of a block, warps along the sum, steps that are read ahead.
 fn pieces(most: u64) -> [u64; 3] {
     match most {
-        0..=4 => [8, 8, 4],
-        5..=128 => [16, 8, 4],
+        0..=128 => [16, 8, 4],
         129..=512 => [16, 4, 4],
-        _ => [64, 1, 2],
+        _ => [64, 1, 1],
     }
 }
 
@@ -57,7 +58,8 @@ fn route(
     let k = count(&inner);
     let columns = count(&core.axes(w)) / k.max(1);
     let is_weight = matches!(core.dtype(w), Some(DType::F32 | DType::Bf16));
-    let is_split = core.dtype(x) == Some(DType::Bf16) && is_weight && k.is_multiple_of(8);
+    // A few rows are selected from faster by whole blocks.
+    let is_split = served.most > FEWEST_ROWS && core.dtype(x) == Some(DType::Bf16) && is_weight && k.is_multiple_of(8);
     let ends = core.ends_of_many.as_ref().filter(|_| is_split).unwrap_or(&core.ends);
     let mut text = core.header_of("route.cuh", ends);
     text += streams::cache(core);
@@ -65,10 +67,14 @@ fn route(
     let [at_once, split, ahead] = if is_split { pieces(served.most) } else { [ROWS_APART, 1, 1] };
     let (across, shares) = if is_split {
         let across = PRODUCT_WARPS / split * WARP_COLUMNS;
-        let _ = writeln!(text, "using Core = Split<{wt}, {columns}, {k}, {at_once}, {split}, {PRODUCT_WARPS}, {ahead}>;");
+        let _ =
+            writeln!(text, "using Core = Split<{wt}, {columns}, {k}, {at_once}, {split}, {PRODUCT_WARPS}, {ahead}>;");
         (across, if split > 1 { split * at_once * across * 8 } else { 0 })
     } else {
-        let _ = writeln!(text, "using Core = Product<{xt}, {wt}, double, {columns}, {k}, 1, 1, {at_once}, {PRODUCT_WARPS}>;");
+        let _ = writeln!(
+            text,
+            "using Core = Product<{xt}, {wt}, double, {columns}, {k}, 1, 1, {at_once}, {PRODUCT_WARPS}>;"
+        );
         (PRODUCT_WARPS, 0)
     };
     let _ = writeln!(text, "using Own = Route<Core, {columns}, {at_once}, {}>;", ends.bytes);

@@ -123,18 +123,17 @@ fn scales_of_tokens_stay_with_their_rows() {
     let shard: &[(&str, &[&str])] = &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("experts", &["dp", "ep"])];
     let widths: &[(&str, &[&str])] = &[("T", &["dp"]), ("ffn", &["dp", "tp"]), ("expert_ffn", &["dp", "tp"])];
     let formats = "cpu-fp8";
-    for (mesh, combine, shard) in [
-        ("dp=2", "single", shard),
-        ("dp=2,tp=2", "library", shard),
-        ("dp=3,ep=2", "engine", shard),
-        ("dp=2,tp=2", "single", widths),
+    let own: &[&str] = &["rank-scale"];
+    for (mesh, combine, shard, relaxations) in [
+        ("dp=2", "single", shard, own),
+        ("dp=2,tp=2", "library", shard, &[]),
+        ("dp=3,ep=2", "engine", shard, &[]),
+        ("dp=2,tp=2", "single", widths, own),
     ] {
-        for relaxations in [&[][..], &["rank-scale"]] {
-            let found = Case { mesh, combine, formats, act: None, shard, relaxations }.validated();
-            assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }), "{mesh} {combine}");
-            let own = matches!(verdict(&found, "rank scale"), Verdict::Measured { moved, .. } if *moved > 0);
-            assert_eq!(own, !relaxations.is_empty(), "{mesh} {combine}: {:?}", verdict(&found, "rank scale"));
-        }
+        let found = Case { mesh, combine, formats, act: None, shard, relaxations }.validated();
+        assert!(matches!(verdict(&found, "shard"), Verdict::Refined { .. }), "{mesh} {combine}");
+        let moved = matches!(verdict(&found, "rank scale"), Verdict::Measured { moved, .. } if *moved > 0);
+        assert_eq!(moved, !relaxations.is_empty(), "{mesh} {combine}: {:?}", verdict(&found, "rank scale"));
     }
 }
 

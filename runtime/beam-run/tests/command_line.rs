@@ -54,7 +54,7 @@ fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
 
 #[test]
 fn a_wrong_command_line_is_usage() {
-    let all: [&[&str]; 10] = [
+    let all: [&[&str]; 12] = [
         &[],
         &["nothing"],
         &["serve"],
@@ -65,6 +65,8 @@ fn a_wrong_command_line_is_usage() {
         &["generate", "artifact", "--model", "m", "--max-tokens", "3"],
         &["generate", "artifact", "--model", "m", "--prompt", "a", "--tokens", "b", "--max-tokens", "3"],
         &["serve", "artifact", "--model", "m", "--host-cache-dir", "d"],
+        &["bench", "steps", "/nowhere", "--synthetic", "1"],
+        &["bench", "steps", "/nowhere", "--synthetic", "1", "--executor", "cuda", "--sequences", "1,x"],
     ];
     for args in all {
         assert_eq!(told(args).0, 2, "{args:?}");

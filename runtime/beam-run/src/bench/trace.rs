@@ -60,11 +60,8 @@ mod tests {
 
     #[test]
     fn starts_stand_end_to_end_under_their_graphs() {
-        let start = |region: &str, kernel: &str, micros| Timed {
-            region: region.to_owned(),
-            kernel: kernel.to_owned(),
-            micros,
-        };
+        let start =
+            |region: &str, kernel: &str, micros| Timed { region: region.to_owned(), kernel: kernel.to_owned(), micros };
         let starts = [start("first x", "a", 2.0), start("layer y", "b", 3.0), start("layer z", "c", 0.5)];
         let trace: Value = serde_json::from_str(&Trace::default().with("one", &starts).json()).expect("JSON");
         let events = trace["traceEvents"].as_array().expect("events");

@@ -159,6 +159,20 @@ pub enum Problem {
         /// Its number.
         of_other: String,
     },
+    /// A scale that nothing can be scaled by.
+    #[error("W0312: number {at} of `{tensor}` is {number}, and {weight} needs {wanted} there")]
+    Scale {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// Place of the number, counted from 0.
+        at: usize,
+        /// The number.
+        number: String,
+        /// What it must be, in words.
+        wanted: &'static str,
+    },
     /// A conversion that loses bits and was not asked for.
     #[error(
         "W0304: `{tensor}` in `{file}` is stored as {found}, {weight} is resident as {resident}: a narrower format"
@@ -240,6 +254,7 @@ impl Problem {
             Problem::Unknown { .. } => "W0309",
             Problem::Stored { .. } => "W0310",
             Problem::Different { .. } => "W0311",
+            Problem::Scale { .. } => "W0312",
         }
     }
 
@@ -268,6 +283,7 @@ impl Problem {
             Problem::Different { .. } => {
                 "compile with `--unpack` and the name of the weight whose number differs, which then quantises its input on its own"
             }
+            Problem::Scale { .. } => "quantise the checkpoint anew, or calibrate it on inputs that reach every module",
             Problem::Narrowing { .. } => {
                 "compile for a target that keeps f32 (cpu-f32), or pass --narrow, which rounds the weight and may change the model"
             }
@@ -284,7 +300,11 @@ impl Problem {
             Problem::NoWeights { .. } | Problem::Unreadable { .. } | Problem::Index { .. } => 1,
             Problem::ShardName { .. } | Problem::ShardMissing { .. } | Problem::Header { .. } => 2,
             Problem::NotInShard { .. } | Problem::NotInIndex { .. } => 3,
-            Problem::Format { .. } | Problem::Shape { .. } | Problem::Stored { .. } | Problem::Different { .. } => 4,
+            Problem::Format { .. }
+            | Problem::Shape { .. }
+            | Problem::Stored { .. }
+            | Problem::Different { .. }
+            | Problem::Scale { .. } => 4,
             Problem::Missing { .. } | Problem::Ambiguous { .. } => 5,
             Problem::Narrowing { .. } => 6,
             Problem::Extra { .. } => 7,

@@ -5,6 +5,7 @@ use super::convert::Element;
 use super::error::{LoadErrors, Problem};
 use super::open::Checkpoint;
 use super::resolve::{Source, Values, resolve};
+use super::scales;
 use super::weights::{Data, WeightTensor, Weights};
 use artifact::{RecipeForm, WeightRecipe};
 use ir::DType;
@@ -46,6 +47,7 @@ impl Weights {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Weights, LoadErrors> {
         let resolved = resolve(recipes, checkpoint, options).map_err(LoadErrors::new)?;
+        scales::check(&resolved)?;
         let total_bytes = resident_bytes(recipes)?;
         let tensors = with_progress(total_bytes, progress, |done| {
             resolved.sources.par_iter().map(|source| read(source, done)).collect::<Vec<WeightTensor>>()

@@ -21,6 +21,7 @@ mod mmap;
 mod narrow;
 mod open;
 mod resolve;
+mod scales;
 mod stored;
 mod synthetic;
 mod weights;

@@ -16,6 +16,10 @@ pub struct Weights {
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 64 << 20;
 
+/// Bytes of made-up numbers after which the same follow again. No multiple of a row's length: rows of two weights, or of an embedding and a weight, would
+/// be the same numbers, and their product a sum of squares, which grows as no sum of a model does.
+const MADE_BYTES: usize = CHUNK_BYTES - 48;
+
 /// What weights of one axis are made of: it makes the scores of attentions large, so that few keys have nearly all of the weight and tokens stay
 /// apart.
 const VECTOR: f32 = 2.5;
@@ -43,13 +47,13 @@ impl Weights {
         Ok(Weights { memory, offsets })
     }
 
-    /// Numbers made up from a seed, on the device: those of the first chunk again and again, so that no memory of the host holds
+    /// Numbers made up from a seed, on the device: those of the first `MADE_BYTES` again and again, so that no memory of the host holds
     /// a model that only the device can. They are bf16 between -1/32 and 1/32; two side by side are such a binary32 number. Weights of
     /// one axis (norms, biases) are all `VECTOR`.
     pub fn synthetic(device: &Device, artifact: &Artifact, seed: u64) -> Result<Weights, PrepareError> {
         let weights = Weights::empty(device, artifact)?;
         let memory = &weights.memory;
-        let first = memory.bytes().min(CHUNK_BYTES);
+        let first = memory.bytes().min(MADE_BYTES);
         let number = |i: usize| numerics::bf16_bits((numerics::uniform(seed, i as u64) - 0.5) / 16.0).to_le_bytes();
         let numbers: Vec<u8> = (0..first.div_ceil(2)).flat_map(number).take(first).collect();
         memory.write(0, &numbers).map_err(fault)?;

@@ -43,7 +43,8 @@ impl<'a> Made<'a> {
         let picks = numbers.par_chunks_mut((part.rows as usize * width).max(1));
         picks.zip(bytes.par_chunks((piece.rows as usize * size).max(1))).for_each(|(numbers, bytes)| {
             for (from, to) in &own {
-                let (to, from) = (numbers.get_mut(to * width..(to + 1) * width), bytes.get(from * size..(from + 1) * size));
+                let (to, from) =
+                    (numbers.get_mut(to * width..(to + 1) * width), bytes.get(from * size..(from + 1) * size));
                 if let (Some(to), Some(from)) = (to, from) {
                     widen(piece.dtype, from, to);
                 }

@@ -1,6 +1,6 @@
 //! How long every start of a step takes on the device.
 
-use super::walk::{Counts, Loaded};
+use super::walk::{Counts, Loaded, meets};
 use ir::Launch;
 
 /// One start as it ran.
@@ -28,6 +28,12 @@ pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<Vec<T
     let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
     for (number, stage) in stages.first().into_iter().flatten().enumerate() {
         for launch in &stage.program.launches {
+            let region =
+                if let Launch::Region { region, .. } = launch { first.region(stage, *region).ok() } else { None };
+            if first.crowd > 1 && region.is_some_and(|r| r.starts.iter().any(meets)) {
+                // Ranks of one device meet when nothing else runs there.
+                ranks.iter().try_for_each(|r| r.device.wait())?;
+            }
             let others = ranks.iter().zip(&stages).skip(1).filter_map(|(r, s)| Some((r, s.get(number)?)));
             for (rank, stage) in others {
                 rank.launch(stage, launch, counts)?;

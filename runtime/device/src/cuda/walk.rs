@@ -262,7 +262,7 @@ impl Loaded {
 }
 
 /// Whether blocks of a start wait for those of other ranks.
-fn meets(start: &Start) -> bool {
+pub fn meets(start: &Start) -> bool {
     start.params.iter().any(|p| matches!(p, Param::Peers { .. }))
 }
 

@@ -137,6 +137,45 @@ fn one_number_of_several_tensors_must_be_one() {
 }
 
 #[test]
+fn scales_that_scale_nothing_are_told_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let number = |name: &str, tensor: &str| of(name, &[], DType::F32, vec![laid(tensor, &[], DiskLayout::Number)]);
+    let input = number("x.input", "x.input_scale");
+    let blocks = DiskLayout::Nibbles { scales: "x.weight_scale".to_owned() };
+    let codes = of("x.codes", &[2, 32], DType::Nvfp4, vec![laid("x.weight", &[2, 32], blocks)]);
+    let rows = of("x.scale", &[3], DType::F32, vec![form("x.weight_scale", &[3])]);
+    let whole = number("x.scale", "x.weight_scale_2");
+    let block_scales = |last: u8| {
+        vec![
+            bytes("x.weight", Dtype::U8, &[2, 16], vec![0x21; 32]),
+            bytes("x.weight_scale", Dtype::F8_E4M3, &[2, 2], vec![0x38, 0, 0x38, last]),
+        ]
+    };
+    let one = |name: &str, x: f32| vec![f32s(name, &[], &[x])];
+    let three = |x: f32| vec![f32s("x.weight_scale", &[3, 1], &[1.0, 0.0, x])];
+    for (recipe, tensors, told) in [
+        (
+            &input,
+            one("x.input_scale", 0.0),
+            "number 0 of `x.input_scale` is 0, and W.x.input needs a finite number above 0",
+        ),
+        (&input, one("x.input_scale", -2.0), "is -2, and"),
+        (&input, one("x.input_scale", f32::NAN), "is NaN, and"),
+        (&whole, one("x.weight_scale_2", f32::INFINITY), "number 0 of `x.weight_scale_2` is inf"),
+        (&rows, three(f32::NAN), "number 2 of `x.weight_scale` is NaN"),
+        (&codes, block_scales(0xff), "number 3 of `x.weight_scale` is NaN, and W.x.codes needs a finite number there"),
+        (&input, one("x.input_scale", 0.5), ""),
+        (&whole, one("x.weight_scale_2", 0.0), ""),
+        (&rows, three(-1.0), ""),
+        (&codes, block_scales(0x7e), ""),
+    ] {
+        single(dir.path(), &tensors);
+        let found = with(dir.path(), std::slice::from_ref(recipe), &LoadOptions::default()).err().unwrap_or_default();
+        assert!(found.contains(told) && found.contains("W0312") != told.is_empty(), "{told}: {found}");
+    }
+}
+
+#[test]
 fn the_files_own_format_decides_between_codes_and_floats_made_narrow() {
     let dir = tempfile::tempdir().unwrap();
     let recipes = [
