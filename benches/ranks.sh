@@ -33,7 +33,4 @@ python3 benches/compare.py served http://127.0.0.1:8078 "$out/prompts.json" "$ou
 for clients in 1 8 32; do
   "$bin/beam-run" bench serve http://127.0.0.1:8078 --requests $((clients * 8)) --concurrency $clients --input-tokens 128 --output-tokens 64
 done
-[ -z "${SANITIZE:-}" ] || for tool in memcheck synccheck racecheck; do
-  echo "== $tool of a rank alone, $SANITIZE s at most"
-  timeout "$SANITIZE" compute-sanitizer --tool $tool "$bin/beam-run" selftest "$out/ranks" --model $model --executor cuda --rank-of tp=2 | tail -4 || echo "stopped or failed: $?"
-done
+[ -z "${SANITIZE:-}" ] || bash benches/sanitize.sh "$bin/beam-run" selftest "$out/ranks" --model $model --executor cuda --rank-of tp=2

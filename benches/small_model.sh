@@ -31,7 +31,4 @@ for clients in 1 8 32; do
   "$bin/beam-run" bench serve http://127.0.0.1:8077 --requests $((clients * 8)) --concurrency $clients --input-tokens 128 --output-tokens 64
 done
 
-[ -z "${SANITIZE:-}" ] || for tool in memcheck synccheck racecheck; do
-  echo "== $tool, $SANITIZE s at most"
-  timeout "$SANITIZE" compute-sanitizer --tool $tool "$bin/beam-run" selftest "$out/device" --model $model | tail -4 || echo "stopped or failed: $?"
-done
+[ -z "${SANITIZE:-}" ] || bash benches/sanitize.sh "$bin/beam-run" selftest "$out/device" --model $model
