@@ -112,6 +112,12 @@ impl Made<'_> {
         self.product(&["inner"], (wide, w5), &[], None);
         let back = self.b.round(DType::F32, blocks);
         self.name(back);
+        // Numbers of three bits under 1: many lie in the middle of two codes, where the last bit of any scale shows.
+        let (short, one) = (self.b.round(DType::F32, wide), self.number(1.0));
+        let middles = self.b.block_round(&["inner"], short, one);
+        self.name(middles);
+        let back = self.b.round(DType::F32, middles);
+        self.name(back);
     }
 }
 
