@@ -123,7 +123,7 @@ impl<'a> Coming<'a> {
     /// What came of each request's part: one whose layers were not all taken is lost.
     pub fn over(mut self) -> Vec<Expected> {
         for one in &mut self.expected {
-            one.is_lost |= self.taken.iter().skip(one.came.place).any(|taken| !taken);
+            one.is_lost |= self.taken.iter().copied().skip(one.came.place).any(|taken| !taken);
         }
         self.expected
     }

@@ -8,8 +8,8 @@ use crate::kv::{Backup, Load};
 use crate::watch::Watch;
 use crate::{Executor, HostTier, RequestId, Scheduler, Shares, Step, StepError, Ticket, TierError, Transfer};
 
-/// Layers that move between two steps: to the host, as long as they are not many bytes, and back for each request that
-/// waits for them. The pages of a long prompt must be out before others need their memory.
+/// Layers that move between two steps: to the host, as long as they are not many bytes and memory is not about to run out, and
+/// back for each request that waits for them. The pages of a long prompt must be out before others need their memory.
 const LAYERS_OUT: usize = 256;
 const BYTES_OUT: usize = 8 << 20;
 const LAYERS_BACK: usize = 1024;
@@ -162,9 +162,10 @@ impl Transfers {
     }
 
     fn back_up<E: Executor>(&mut self, scheduler: &mut Scheduler, executor: &mut E) -> bool {
-        let (mut layers, mut bytes) = (0, 0);
+        let (mut layers, mut bytes, mut pages) = (0, 0, 0);
         let mut any = false;
-        while layers < LAYERS_OUT && bytes < BYTES_OUT {
+        let urgent = scheduler.kv().urgent_backups();
+        while pages < urgent || layers < LAYERS_OUT && bytes < BYTES_OUT {
             if self.backups.len() < BACKUPS
                 && let Some(backup) = scheduler.kv_mut().next_backup()
             {
@@ -177,9 +178,13 @@ impl Transfers {
             self.bytes.clear();
             match self.save_layer(scheduler, executor, backup, layer) {
                 Outcome::Later => break,
-                Outcome::Lost => self.end_backup(scheduler, false),
+                Outcome::Lost => {
+                    self.end_backup(scheduler, false);
+                    pages += 1;
+                }
                 Outcome::Done if layer + 1 >= self.layers.get(backup.kind).copied().unwrap_or(0) => {
                     self.end_backup(scheduler, true);
+                    pages += 1;
                 }
                 Outcome::Done => {
                     if let Some((_, done)) = self.backups.first_mut() {

@@ -70,7 +70,7 @@ impl HostTier for Losing {
 }
 
 /// Steps of 8 ms, and a millisecond for each page of a layer that comes. Memory for one of two prompts.
-fn engine(inside: bool, loses_after: Option<usize>) -> Engine<Boxed> {
+fn engine(inside: bool, loses_after: Option<usize>) -> Engine<Sim<Toy>> {
     let mut facts = facts(VOCAB, 4, 11, 64);
     facts.kv.truncate(1);
     facts.pool_pages.truncate(1);
@@ -79,71 +79,19 @@ fn engine(inside: bool, loses_after: Option<usize>) -> Engine<Boxed> {
     let clock = Clock::default();
     let mut sim = Sim::new(toy, Box::new(|_: &Step| 8e-3), clock.clone());
     sim.set_in_flight(1);
+    sim.set_arrivals(inside);
     let link = Link { bytes_per_second: 16e3, seconds: 0.0, ahead_seconds: 1.0 };
     let tier = Losing(TimedTier::new(MemoryTier::new(1 << 20), clock, link), loses_after);
     let limits = Limits { running: 2, ..Limits::default() };
-    Engine::new(Boxed(sim, inside), limits).unwrap().with_host_tier(Box::new(tier))
-}
-
-/// The simulated device, which may be one that takes no layers while it runs.
-struct Boxed(Sim<Toy>, bool);
-
-impl crate::Executor for Boxed {
-    fn facts(&self) -> &crate::ExecutorFacts {
-        self.0.facts()
-    }
-
-    fn submit(&mut self, step: Step) -> Result<crate::Ticket, crate::StepError> {
-        self.0.submit(step)
-    }
-
-    fn takes_arrivals(&self) -> bool {
-        self.1
-    }
-
-    fn submit_with(&mut self, step: Step, arrivals: &mut dyn Arrivals) -> Result<crate::Ticket, crate::StepError> {
-        self.0.submit_with(step, arrivals)
-    }
-
-    fn poll(&mut self, ticket: crate::Ticket) -> Result<Option<crate::StepOutput>, crate::StepError> {
-        self.0.poll(ticket)
-    }
-
-    fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), crate::StepError> {
-        self.0.copy_pages(kind, pages)
-    }
-
-    fn zero_pages(&mut self, kind: usize, pages: &[PhysicalPage]) -> Result<(), crate::StepError> {
-        self.0.zero_pages(kind, pages)
-    }
-
-    fn read_layer(
-        &mut self,
-        kind: usize,
-        layer: usize,
-        page: PhysicalPage,
-        out: &mut Vec<u8>,
-    ) -> Result<(), crate::StepError> {
-        self.0.read_layer(kind, layer, page, out)
-    }
-
-    fn write_layer(
-        &mut self,
-        kind: usize,
-        layer: usize,
-        page: PhysicalPage,
-        bytes: &[u8],
-    ) -> Result<(), crate::StepError> {
-        self.0.write_layer(kind, layer, page, bytes)
-    }
+    Engine::new(sim, limits).unwrap().with_host_tier(Box::new(tier))
 }
 
 /// Runs one request to its end, time in steps of a tenth of a millisecond: what was cached, what it said, and how many
 /// milliseconds its first token took.
-fn ask(engine: &mut Engine<Boxed>, prompt: &[u32]) -> (usize, Vec<u32>, f64) {
+fn ask(engine: &mut Engine<Sim<Toy>>, prompt: &[u32]) -> (usize, Vec<u32>, f64) {
     let id: RequestId =
         engine.submit(Request { prompt: prompt.to_vec(), max_tokens: Some(3), ..Request::default() }).unwrap();
-    let begun = engine.executor().0.clock().now_ns();
+    let begun = engine.executor().clock().now_ns();
     let (mut cached, mut said, mut first) = (0, Vec::new(), 0.0);
     while engine.step() != Progress::Idle {
         assert_eq!(engine.check_books(), Ok(()));
@@ -153,7 +101,7 @@ fn ask(engine: &mut Engine<Boxed>, prompt: &[u32]) -> (usize, Vec<u32>, f64) {
                 Event::Started { cached_tokens, .. } => cached = cached_tokens,
                 Event::Token { token, .. } => {
                     if said.is_empty() {
-                        first = (engine.executor().0.clock().now_ns() - begun) as f64 / 1e6;
+                        first = (engine.executor().clock().now_ns() - begun) as f64 / 1e6;
                     }
                     said.push(token.id);
                 }
@@ -161,7 +109,7 @@ fn ask(engine: &mut Engine<Boxed>, prompt: &[u32]) -> (usize, Vec<u32>, f64) {
                 Event::Scored { .. } => {}
             }
         }
-        engine.executor().0.clock().advance_by(100_000);
+        engine.executor().clock().advance_by(100_000);
     }
     assert_eq!(engine.take_events(), []);
     (cached, said, first)

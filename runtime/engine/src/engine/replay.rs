@@ -136,6 +136,63 @@ fn conversations_as_long_as_measured_find_what_there_is() {
     }
 }
 
+/// The same conversations all at once, each going on when it has its answer. Returns cached and ideal tokens, and all of prompts.
+fn relay<E: Executor>(engine: &mut Engine<E>, talks: usize, shape: Shape) -> (usize, usize, usize) {
+    let page_tokens = engine.scheduler().kv().pages().page_tokens();
+    let mut said: Vec<Vec<u32>> = (0..talks).map(|t| tokens(t, shape.first)).collect();
+    let (mut found, mut all, mut turns) = (0, 0, vec![0; talks]);
+    let mut open = std::collections::HashMap::new();
+    let mut ask = |engine: &mut Engine<E>, talk: usize, prompt: &[u32]| {
+        all += prompt.len();
+        let request =
+            Request { prompt: prompt.to_vec(), max_tokens: Some(shape.answer), stop: Vec::new(), ..Request::default() };
+        (engine.submit(request).unwrap(), talk)
+    };
+    open.extend((0..talks).map(|t| ask(engine, t, &said[t])));
+    while !open.is_empty() {
+        engine.step();
+        for event in engine.take_events() {
+            match event {
+                Event::Started { cached_tokens, .. } => found += cached_tokens,
+                Event::Token { request, token, .. } => said[open[&request]].push(token.id),
+                Event::Finished { request, reason, .. } => {
+                    assert_eq!(reason, crate::FinishReason::Length);
+                    let talk = open.remove(&request).unwrap();
+                    turns[talk] += 1;
+                    if turns[talk] < TURNS {
+                        said[talk].extend(tokens(talk + 100 * turns[talk], shape.grows - shape.answer));
+                        open.extend([ask(engine, talk, &said[talk])]);
+                    }
+                }
+                Event::Scored { .. } => {}
+            }
+        }
+    }
+    let known = |turn: usize| (shape.first + (turn - 1) * shape.grows + shape.answer - 1) / page_tokens * page_tokens;
+    (found, talks * (1..TURNS).map(known).sum::<usize>(), all)
+}
+
+/// Pages of many layers go out as fast as steps fill them, although copies are made between two steps alone.
+#[test]
+fn copies_keep_up_with_long_prompts_of_many_layers() {
+    const LAYERS: usize = 48;
+    const QUARTER: Shape = Shape { first: 18_540, grows: 188, answer: 55 };
+    let talks = 8;
+    let mut facts = facts(VOCAB, 16, talks * QUARTER.longest().div_ceil(16) / 4 + 40, 2048);
+    for kind in &mut facts.kv {
+        kind.layers = (0..LAYERS).collect();
+        kind.page_stride *= LAYERS as u64;
+    }
+    (facts.kv[1].window, facts.max_sequences, facts.max_wanted) = (Some(128), talks, talks);
+    let limits = Limits { running: talks, ..Limits::default() };
+    let engine = Engine::new(Blank::new(facts), limits).unwrap();
+    let mut engine = engine.with_host_tier(Box::new(MemoryTier::new(1 << 40)));
+    let (found, ideal, all) = relay(&mut engine, talks, QUARTER);
+    let points = 100.0 * (ideal as f64 - found as f64) / all as f64;
+    assert!((-0.1..=4.0).contains(&points), "{points} points below {ideal} of {all}");
+    assert_eq!(engine.check_books(), Ok(()));
+}
+
 #[test]
 fn prompts_that_part_share_what_they_have_in_common() {
     let mut engine = engine(windowed(4, 100, 6), 1);

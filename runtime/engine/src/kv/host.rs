@@ -81,6 +81,11 @@ impl Host {
         }
     }
 
+    /// Copies that wait to be made.
+    pub fn backlog(&self) -> usize {
+        self.wanted.len()
+    }
+
     pub fn next_wanted(&mut self) -> Option<(NodeId, usize)> {
         self.wanted.pop_front()
     }

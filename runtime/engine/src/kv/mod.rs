@@ -25,6 +25,9 @@ pub(crate) use host::{Backup, Host, Load};
 pub use pages::{PageOp, Pages};
 pub use tree::{HostPage, Namespace};
 
+/// Where memory is short one of so many copies that wait is made between two steps.
+const URGENT: usize = 8;
+
 /// The pages of one sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageTable {
@@ -524,6 +527,16 @@ impl Kv {
     pub(crate) fn next_weights(&mut self) {
         self.clear();
         self.tree.next_weights();
+    }
+
+    /// Copies to the host that are to be made without delay: where memory is about to run out, a part of those that wait, so
+    /// that all of them are made within a few steps and before their pages go.
+    pub(crate) fn urgent_backups(&self) -> usize {
+        let backlog = self.host.backlog();
+        let (used, total) = self.pages.bytes();
+        let each: u64 = (0..self.pages.kinds()).map(|k| self.pages.page_bytes(k)).sum();
+        let is_short = total - used < 2 * each * backlog as u64;
+        if is_short { backlog.div_ceil(URGENT) } else { 0 }
     }
 
     /// The next copy to the host that is to be made, if any. It holds nothing: if its page is evicted, it is given up.

@@ -64,6 +64,7 @@ pub struct Sim<C> {
     time: Box<dyn StepTime>,
     clock: Clock,
     most_in_flight: usize,
+    takes_arrivals: bool,
     /// Steps under way with the time at which each is done, ascending.
     under_way: VecDeque<(Ticket, u64)>,
     free_at_ns: u64,
@@ -73,12 +74,18 @@ pub struct Sim<C> {
 impl<C: Executor> Sim<C> {
     /// Answers of `content`, which must be there at once, after the time that `time` gives.
     pub fn new(content: C, time: Box<dyn StepTime>, clock: Clock) -> Self {
-        Sim { content, time, clock, most_in_flight: 2, under_way: VecDeque::new(), free_at_ns: 0, busy_ns: 0 }
+        let (under_way, free_at_ns, busy_ns) = (VecDeque::new(), 0, 0);
+        Sim { content, time, clock, most_in_flight: 2, takes_arrivals: true, under_way, free_at_ns, busy_ns }
     }
 
     /// How many steps may be under way; two if nothing else is said.
     pub fn set_in_flight(&mut self, most: usize) {
         self.most_in_flight = most.max(1);
+    }
+
+    /// Whether layers of a prefix may come while a step runs; they may if nothing else is said.
+    pub fn set_arrivals(&mut self, inside: bool) {
+        self.takes_arrivals = inside;
     }
 
     /// What answers.
@@ -127,7 +134,7 @@ impl<C: Executor> Executor for Sim<C> {
     }
 
     fn takes_arrivals(&self) -> bool {
-        true
+        self.takes_arrivals
     }
 
     /// A step's time is that of its layers, all alike; each of them begins when the one before it is over and its pages
