@@ -85,11 +85,7 @@ const LEFT: [Damage; 8] = [
         "a value is written to the place of",
     ),
     ("a layer that there is not", |a| *last_layer(a) = 99, "layer 99"),
-    (
-        "layers that do not ascend",
-        |a| a.kernels.facts.exports[0].layers.reverse(),
-        "do not ascend",
-    ),
+    ("layers that do not ascend", |a| a.kernels.facts.exports[0].layers.reverse(), "do not ascend"),
 ];
 
 fn last_layer(artifact: &mut Artifact) -> &mut usize {
