@@ -41,7 +41,7 @@ fn compiled(model: &Path, draft: &Path, work: &Path) -> Artifact {
         let target = Some(Box::new(full.clone()));
         Choices { act, options: options.clone(), target, draft_tokens: Some(block), ..Choices::default() }
     };
-    let drafts = [4, 8].iter().map(|block| read(draft, &own(*block))).collect();
+    let drafts = [2, 4, 8].iter().map(|block| read(draft, &own(*block))).collect();
     let paired = passes::pair(full.clone(), drafts, &Compile::one_device(&target)).unwrap_or_else(|e| panic!("{e}"));
     let (kernels, plan) = (paired.target.kernels, paired.target.plan);
     let blocks = paired.drafter.into_iter().map(|d| DrafterBlock::new(d.kernels, d.plan).expect("a block"));
@@ -232,7 +232,7 @@ fn the_processor_drafts_what_the_interpreter_drafts() {
     let mut runs =
         [ExecutorKind::Interp, ExecutorKind::Cpu].map(|kind| Run::new(&artifact, [&weights[0], &weights[1]], kind, 64));
     let prompt: Vec<i32> = (0..13).map(|i| (i * 31 + 5) % 317).collect();
-    for (rows, temperature) in [(4, 0.0), (8, 0.7)] {
+    for (rows, temperature) in [(2, 0.0), (2, 0.7), (4, 0.0), (8, 0.7)] {
         let made = runs.each_mut().map(|run| {
             let mut anchor = run.prompt(&prompt);
             let mut first = prompt.len();

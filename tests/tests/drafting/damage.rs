@@ -3,7 +3,7 @@
 
 use super::{compiled, drafter};
 use artifact::{Artifact, Drafter};
-use ir::{BucketPlan, Buffer, KvLayout, Place};
+use ir::{Buffer, KvKind, KvLayout, Place};
 use std::path::Path;
 use suites::nano;
 
@@ -22,16 +22,26 @@ fn place(artifact: &Artifact) -> (String, Buffer) {
     (name, buffer)
 }
 
-/// Buckets of the drafter's shortest blocks that read the model's rows.
-fn readers(artifact: &mut Artifact) -> impl Iterator<Item = &mut BucketPlan> {
+/// Where the drafter's shortest blocks read these rows.
+fn readers(artifact: &mut Artifact) -> impl Iterator<Item = &mut Buffer> {
     let (_, buffer) = place(artifact);
     let buckets = own(artifact).blocks[0].plan.entries.iter_mut().flat_map(|e| e.buckets.iter_mut());
-    buckets.filter(move |b| b.shared.values().any(|own| *own == buffer))
+    buckets.flat_map(|b| b.shared.values_mut()).filter(move |own| **own == buffer)
 }
 
-/// The drafter's cache kind in the plans of all lengths of block.
-fn kinds(artifact: &mut Artifact, change: fn(&mut KvLayout)) {
-    own(artifact).blocks.iter_mut().flat_map(|b| b.plan.kv.iter_mut()).for_each(change);
+/// The drafter's cache kind in facts and plans of all lengths of block, which agree afterwards as before.
+fn kinds(artifact: &mut Artifact, change: fn(&mut KvKind, &mut KvLayout)) {
+    for block in &mut own(artifact).blocks {
+        let kinds = block.kernels.facts.kv.iter_mut().zip(&mut block.plan.kv);
+        kinds.for_each(|(kind, layout)| change(kind, layout));
+    }
+}
+
+fn lives_in(artifact: &mut Artifact, home: &str) {
+    for block in &mut own(artifact).blocks {
+        block.kernels.facts.kv.iter_mut().for_each(|kind| kind.lives_in = Some(home.to_owned()));
+        block.plan.kv.iter_mut().for_each(|layout| layout.lives_in = Some(home.to_owned()));
+    }
 }
 
 /// Of the rows that the model leaves for its drafter: `captures.rs` of the verifier.
@@ -75,11 +85,7 @@ const LEFT: [Damage; 8] = [
         "a value is written to the place of",
     ),
     ("a layer that there is not", |a| *last_layer(a) = 99, "layer 99"),
-    (
-        "layers that do not ascend",
-        |a| a.kernels.facts.exports[0].layers.reverse(),
-        "other rows for a drafter than the model exports",
-    ),
+    ("layers that do not ascend", |a| a.kernels.facts.exports[0].layers.reverse(), "do not ascend"),
 ];
 
 fn last_layer(artifact: &mut Artifact) -> &mut usize {
@@ -88,63 +94,50 @@ fn last_layer(artifact: &mut Artifact) -> &mut usize {
 }
 
 /// Of the drafter against its model: `Drafter::check`.
-const BOUND: [Damage; 11] = [
+const BOUND: [Damage; 12] = [
     ("lengths in another order", |a| own(a).blocks.reverse(), "do not ascend"),
-    ("another length", |a| own(a).blocks[0].tokens = 5, "5 rows is for another length"),
+    ("another length", |a| own(a).blocks[0].tokens = 3, "3 rows is for another length"),
     (
         "other weights of one length",
         |a| {
             own(a).blocks[0].kernels.facts.weights.pop();
         },
-        "",
+        "no weight `target.head`",
     ),
     (
         "other rows than the model leaves",
         |a| own(a).blocks.iter_mut().for_each(|b| b.kernels.facts.captures[0].layers[0] = 3),
         "other rows than the model exports",
     ),
+    ("rows are read from a smaller place", |a| readers(a).for_each(|own| own.bytes -= 64), "its shared place"),
+    ("rows are read elsewhere", |a| readers(a).for_each(|own| own.offset_bytes += 64), "its shared place"),
+    ("a home that there is not", |a| lives_in(a, "nowhere"), "lives in `nowhere`, which the model does not have"),
+    ("another home", |a| lives_in(a, "sliding"), "other pages than `sliding`"),
     (
-        "rows are read elsewhere",
+        "another slot",
         |a| {
-            let (name, _) = place(a);
-            readers(a).for_each(|b| b.shared[&name].bytes -= 64);
-        },
-        "lies over",
-    ),
-    (
-        "rows are not read",
-        |a| {
-            let (_, buffer) = place(a);
-            let end = (buffer.offset_bytes + buffer.bytes).next_multiple_of(64);
-            let name = place(a).0;
-            readers(a).for_each(|b| b.shared[&name].offset_bytes += end);
-        },
-        "",
-    ),
-    ("a home that there is not", |a| kinds(a, |k| k.lives_in = Some("nowhere".to_owned())), "`nowhere`"),
-    ("a page of another length", |a| kinds(a, |k| k.page_tokens *= 2), ""),
-    ("another slot", |a| kinds(a, |k| k.first = 0), "other pages than"),
-    (
-        "pages of its own under a name of the model's",
-        |a| {
-            kinds(a, |k| {
-                (k.lives_in, k.first) = (None, 0);
-                k.kind = "full".to_owned();
+            kinds(a, |kind, layout| {
+                kind.shared_slots -= 1;
+                layout.first -= layout.layer_stride;
             });
         },
-        "",
+        "other pages than `full`",
     ),
+    ("a page of another length", |a| kinds(a, |_, layout| layout.page_tokens *= 2), "share memory"),
     (
         "a lent weight of another length",
         |a| {
-            let weights = a.kernels.facts.weights.clone();
-            let lent = weights.iter().find(|w| w.name == "embed").expect("a lent weight").clone();
-            for block in &mut own(a).blocks {
-                let borrowed = block.kernels.facts.weights.iter_mut().find(|w| w.borrowed && w.name.ends_with("embed"));
-                borrowed.expect("borrowed").axes[0] = lent.axes[1].clone();
-            }
+            let axis = a.kernels.facts.weights.iter().find(|w| w.name == "embed").expect("a weight").axes[1].clone();
+            let facts = own(a).blocks.iter_mut().map(|block| &mut block.kernels.facts);
+            let lent = facts.flat_map(|f| f.weights.iter_mut().filter(|w| w.borrowed && w.name.ends_with("embed")));
+            lent.for_each(|w| w.axes[0] = axis.clone());
         },
-        "",
+        "target.embed",
+    ),
+    (
+        "weights that do not lie as the model's",
+        |a| own(a).memory.pieces.truncate(1),
+        "`drafter` does not hold together",
     ),
 ];
 
@@ -154,7 +147,7 @@ fn refused(artifact: &Artifact, (what, change, says): Damage, work: &Path) {
     let out = work.join("damaged");
     drop(std::fs::remove_dir_all(&out));
     match damaged.write(&out, &[]).map_err(|e| e.to_string()) {
-        Ok(()) => {
+        Ok(_) => {
             let error = Artifact::load(&out).map(drop).expect_err(what).to_string();
             assert!(error.contains(says), "{what}: {error}");
             println!("{what}: {error}");

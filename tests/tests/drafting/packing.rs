@@ -7,6 +7,7 @@ use passes::validate::Verdict;
 use passes::{Compile, Stage};
 use spec::{Choices, Library, check_path};
 use std::collections::BTreeMap;
+use std::path::Path;
 use suites::nano;
 use targets::Target;
 
@@ -14,7 +15,7 @@ use targets::Target;
 fn keys_and_values_of_all_layers_are_one_product() {
     let target = Target::load("gb300-bf16").expect("target");
     let options: BTreeMap<_, _> = target.options_on(&Mesh::single()).into_iter().collect();
-    let read = |path, choices: &Choices| check_path(path, &Library::embedded(), choices).model.expect("a model");
+    let read = |path: &Path, choices: &Choices| check_path(path, &Library::embedded(), choices).model.expect("a model");
     let model = read(&nano(), &Choices { act: target.act, options: options.clone(), ..Choices::default() });
     let own = Choices { act: target.act, options, target: Some(Box::new(model.clone())), ..Choices::default() };
     let draft = read(&drafter(), &own);
