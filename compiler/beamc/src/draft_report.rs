@@ -7,8 +7,8 @@
 use artifact::Drafter;
 use passes::{Note, Stages};
 use serde_json::{Value, json};
+use targets::Target;
 use targets::cost::{self, Load, StepCost, Work};
-use targets::{Hardware, Target};
 
 /// Sequences of the steps that are compared.
 const SEQUENCES: [u64; 6] = [1, 4, 8, 16, 32, 64];
@@ -76,4 +76,3 @@ fn pay(target: &Stages, drafter: &Stages, machine: &Target, block: u64, sequence
 fn costs(stages: &Stages, machine: &Target, load: Load) -> Vec<StepCost> {
     stages.kernels.entries.iter().map(|entry| cost::step(&stages.kernels, entry, machine, load)).collect()
 }
-

@@ -27,9 +27,9 @@ pub(crate) fn read(
     let target = merge::load(input, library, &mut sources, &mut found);
     // Asked before it is read: targets of targets may go round in a circle.
     let is_drafter = target.as_ref().is_some_and(|t| t.table("model").is_some_and(|m| m.contains_key("target")));
-    let read = target.filter(|_| !is_drafter).and_then(|target| {
-        from_merged(&target, own_folder.as_deref(), library, &own, &mut sources, &mut found)
-    });
+    let read = target
+        .filter(|_| !is_drafter)
+        .and_then(|target| from_merged(&target, own_folder.as_deref(), library, &own, &mut sources, &mut found));
     let d = match read.filter(|_| !has_errors(&found)) {
         Some(read) => return Ok(Some(resized(read.model, choices))),
         None if is_drafter => Diagnostic::error("B0038", format!("the target `{name}` is a drafter itself"))

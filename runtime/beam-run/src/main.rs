@@ -29,8 +29,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let (json, outcome) = match &cli.command {
         Command::Serve(a) => (a.json, a.model.supported().and_then(|()| serve::serve(a))),
-        Command::Generate(a) => (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| generate::generate(a))),
-        Command::Score(a) => (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| score::score(a))),
+        Command::Generate(a) => {
+            (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| generate::generate(a)))
+        }
+        Command::Score(a) => {
+            (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| score::score(a)))
+        }
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
         Command::Selftest(a) => (a.json, a.model.supported().and_then(|()| selftest::selftest(a))),
         Command::Bench(a) => (a.json(), bench::bench(a)),

@@ -196,7 +196,7 @@ impl Runs for Cpu {
             rows: &rows,
             counts,
             probing: probing.as_deref_mut(),
-            arrivals: arrivals.as_mut().map(|arrivals| -> &mut dyn Arrivals { &mut **arrivals }),
+            arrivals: arrivals.as_mut().map(|arrivals| &mut **arrivals as &mut dyn Arrivals),
         };
         walker.run(step)?;
         if let Some(arrivals) = arrivals {

@@ -298,6 +298,12 @@ fn renamed(weight: &WeightRef, facts: &Facts) -> Vec<WeightRef> {
                 out.push(WeightRef::Next { layer: name.clone(), last });
             }
         }
+        WeightRef::OfLayer { layer, name } => {
+            let of = |name: String| WeightRef::OfLayer { layer: *layer, name };
+            out.extend(like(Scope::Layer, name, Scope::Layer).into_iter().map(of));
+            let another = if *layer == 0 { 1 } else { layer - 1 };
+            out.push(WeightRef::OfLayer { layer: another, name: name.clone() });
+        }
         WeightRef::Next { layer, last } => {
             out.push(WeightRef::Layer(layer.clone()));
             out.push(WeightRef::Model(last.clone()));

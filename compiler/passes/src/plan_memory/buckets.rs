@@ -40,4 +40,3 @@ pub(super) fn of(entry: &KernelEntry, kernels: &KernelModule, target: &Target) -
     buckets.dedup();
     buckets
 }
-

@@ -74,7 +74,10 @@ impl Reader<'_> {
             match self.capture(name, of, layers) {
                 Ok(_) if !found.is_empty() => {
                     let d = Diagnostic::error("B0039", format!("`{name}` cannot be captured: it is the second one"));
-                    self.error(d.at(*span, "asks for it").help("list all layers in one line: a drafter is handed one value of all of them"));
+                    self.error(
+                        d.at(*span, "asks for it")
+                            .help("list all layers in one line: a drafter is handed one value of all of them"),
+                    );
                 }
                 Ok(capture) => found.push(capture),
                 Err(why) => {

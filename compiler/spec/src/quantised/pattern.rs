@@ -57,7 +57,9 @@ impl Patterns {
                     match regex::RegexBuilder::new(&pattern).size_limit(MOST_BYTES).build() {
                         Ok(_) => patterns.push(pattern),
                         Err(_) if around.len() == MOST_AROUND => {
-                            return Err(format!("`{entry}` is one more than the {MOST_AROUND} patterns that may look around"));
+                            return Err(format!(
+                                "`{entry}` is one more than the {MOST_AROUND} patterns that may look around"
+                            ));
                         }
                         Err(e) => {
                             around.push((entry.clone(), looking_around(&pattern).ok_or_else(|| told(entry, &e))?))
