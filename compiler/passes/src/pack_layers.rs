@@ -292,8 +292,8 @@ mod tests {
             "f32[T, layers.k] = linear over [hidden] order any (%c, ",
             "class near.0 {attn = near} (%x, %c.layers.k) -> (x = %o)",
             "class near.1 {attn = near} (%x, %c.layers.k) -> (x = %o)",
-            "%r: bf16[T, wide] = slice layers.k from 0 len 2 into wide (%c.layers.k)",
-            "%r: bf16[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)",
+            "%p: bf16[T, wide] = slice layers.k from 0 len 2 into wide (%c.layers.k)",
+            "%p: bf16[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)",
         ] {
             assert!(after.contains(line), "{line} in\n{after}");
         }
