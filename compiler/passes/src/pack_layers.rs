@@ -16,6 +16,7 @@
 
 use crate::PassError;
 use crate::copying::Copying;
+use crate::pack_projections::length;
 use indexmap::IndexMap;
 use ir::{Axis, Class, DType, Entry, Extent, Facts, Graph, Instance, Op, TensorType, ValueId, WeightRef};
 
@@ -126,10 +127,6 @@ fn rounded(graph: &Graph, of: ValueId) -> Option<DType> {
         }
     }
     found
-}
-
-fn length(axes: &[Axis]) -> u64 {
-    axes.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product()
 }
 
 /// The entry with one product in its first graph, and a part of it in a class for each layer.
@@ -295,8 +292,8 @@ mod tests {
             "f32[T, layers.k] = linear over [hidden] order any (%c, ",
             "class near.0 {attn = near} (%x, %c.layers.k) -> (x = %o)",
             "class near.1 {attn = near} (%x, %c.layers.k) -> (x = %o)",
-            "%r: bf16[T, wide] = slice layers.k from 0 len 2 into wide (%c.layers.k)",
-            "%r: bf16[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)",
+            "%p: bf16[T, wide] = slice layers.k from 0 len 2 into wide (%c.layers.k)",
+            "%p: bf16[T, wide] = slice layers.k from 2 len 2 into wide (%c.layers.k)",
         ] {
             assert!(after.contains(line), "{line} in\n{after}");
         }

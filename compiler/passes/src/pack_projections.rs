@@ -114,7 +114,8 @@ fn product(graph: &Graph, id: ValueId) -> Option<Product> {
     Some(Product { value: id, weight: weight.clone(), columns, common })
 }
 
-fn length(columns: &[Axis]) -> u64 {
+/// Entries of axes of fixed length.
+pub(crate) fn length(columns: &[Axis]) -> u64 {
     columns.iter().map(|a| if let Extent::Fixed(n) = a.extent { n } else { 1 }).product()
 }
 
