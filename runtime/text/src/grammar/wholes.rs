@@ -389,7 +389,7 @@ mod tests {
         let Some(regex) = integers(schema.as_object().unwrap()) else { return vec![false; numbers.len()] };
         let vm = PikeVM::new(&format!("^(?:{regex})$")).unwrap();
         let mut cache = vm.create_cache();
-        numbers.iter().map(|number| vm.is_match(&mut cache, number.to_string().as_str())).collect()
+        numbers.iter().map(|number| vm.is_match(&mut cache, &number.to_string())).collect()
     }
 
     #[test]
