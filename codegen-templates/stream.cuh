@@ -184,31 +184,23 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     Share share;
     u32 stage = 0, phase = 0, behind = 0;
     int started = 0;
-    constexpr bool FAR = ROWS > 128;
-    __shared__ int places[FAR ? ROWS : 1];
     while (mine.next(share)) {
       source.column(share.number);
-      // Where rows are: in registers, or where they are many in shared memory, of which a thread reads what it wrote. Eight threads of a warp
-      // write the same numbers there, so none goes on to the next tile before the others.
-      int from[FAR ? 1 : PASSES];
-      if constexpr (FAR) __syncwarp();
+      int from[PASSES];
 #pragma unroll
       for (int i = 0; i < PASSES; ++i) {
-        const int m = own / 8 + i * (LOADERS / 8), place = m < source.count ? source.from(m) : -1;
-        if constexpr (!FAR) from[i] = place;
-        else if (m < ROWS) places[m] = place;
+        const int m = own / 8 + i * (LOADERS / 8);
+        from[i] = m < source.count ? source.from(m) : -1;
       }
       for (int k = share.first; k < share.last; ++k) {
         barrier_wait(empty + stage * 8, phase ^ 1);
         const u32 to = base + stage * STAGE + WEIGHT_BYTES;
         const int at = k * STEP + piece * 8;
-#pragma unroll (FAR ? 4 : PASSES)
+#pragma unroll
         for (int i = 0; i < PASSES; ++i) {
           const int m = own / 8 + i * (LOADERS / 8);
-          if (m >= ROWS) break;
-          const int place = FAR ? places[m] : from[FAR ? 0 : i];
-          const bool there = place >= 0 && at < K;
-          copy16(to + m * 128 + ((piece ^ (m & 7)) << 4), x + (there ? (u64)place * K + at : 0), there);
+          const bool there = from[i] >= 0 && at < K;
+          if (m < ROWS) copy16(to + m * 128 + ((piece ^ (m & 7)) << 4), x + (there ? (u64)from[i] * K + at : 0), there);
         }
         copies_end_here();
         if (++started > LAG) {

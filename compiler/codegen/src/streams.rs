@@ -39,15 +39,9 @@ const DENSE: [Class; 6] = [
     class(256, 0, 129, 256),
     class(256, 1, 257, u64::MAX),
 ];
-/// Classes of products with picked weights: few rows pick the same one. Where many do, the numbers that tiles bring from the second-level cache limit, and
-/// larger tiles bring fewer.
-const PICKED: [Class; 5] = [
-    class(16, 2, 1, 4),
-    class(16, 1, 5, 128),
-    class(32, 1, 129, 512),
-    class(128, 1, 513, 4096),
-    class(256, 1, 4097, u64::MAX),
-];
+/// Classes of products with picked weights: few rows pick the same one.
+const PICKED: [Class; 4] =
+    [class(16, 2, 1, 4), class(16, 1, 5, 128), class(32, 1, 129, 512), class(128, 1, 513, u64::MAX)];
 /// Most shares of a sum.
 const MOST_SHARES: u64 = 8;
 /// Fewest k-blocks of a share.
