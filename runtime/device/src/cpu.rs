@@ -97,6 +97,12 @@ fn counts(step: &Step) -> RowCounts {
     RowCounts { tokens: step.tokens.len(), wanted: step.wanted.len(), sequences: step.sequences.len() }
 }
 
+/// The same for as long as a walk takes.
+fn lent<'a>(arrivals: &'a mut Option<&mut dyn Arrivals>) -> Option<&'a mut dyn Arrivals> {
+    let arrivals = arrivals.as_mut()?;
+    Some(&mut **arrivals)
+}
+
 impl Cpu {
     /// Runs an entry of the drafter; its results stand in the bucket's shared places afterwards.
     fn run_drafter(
@@ -196,7 +202,7 @@ impl Runs for Cpu {
             rows: &rows,
             counts,
             probing: probing.as_deref_mut(),
-            arrivals: arrivals.as_mut().map(|arrivals| &mut **arrivals as &mut dyn Arrivals),
+            arrivals: lent(&mut arrivals),
         };
         walker.run(step)?;
         if let Some(arrivals) = arrivals {
