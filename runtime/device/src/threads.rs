@@ -25,3 +25,12 @@ pub fn use_threads(threads: usize) -> Result<(), ThreadsError> {
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }
+
+/// Multiplications from which on it pays to wake other threads for one operation. Waking one and waiting for it takes some fifty
+/// microseconds, and much longer where other programs want the processors.
+const WORTH_WAKING: usize = 1 << 22;
+
+/// Whether so many multiplications are shared out among threads.
+pub(crate) fn shares(multiplications: usize) -> bool {
+    multiplications >= WORTH_WAKING && rayon::current_num_threads() > 1
+}

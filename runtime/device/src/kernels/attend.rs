@@ -10,6 +10,7 @@ use super::nest::Shape;
 use super::{KernelResult, Launching};
 use crate::cache::{Pool, Side};
 use crate::contract::{Rows, first_visible};
+use crate::threads;
 use crate::view::{Target, View};
 use ir::{KvLayout, Mask};
 use rayon::prelude::*;
@@ -22,8 +23,8 @@ const TILE: usize = 64;
 /// Rows of which a thread takes so many at once.
 const PARALLEL_ROWS: usize = 32;
 
-/// Products of queries and keys below this number are not worth waking a thread (some fifty microseconds' work).
-const PARALLEL_PRODUCTS: usize = 1 << 19;
+/// What a query's element and a key take, in multiplications: score, value, and a part of the softmax.
+const SCORE_PRODUCTS: usize = 4;
 
 /// An attention kernel.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Attend {
         let group = row / self.kv_heads;
         let count = out.len() / row;
         let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
-        if !launch.alone || rayon::current_num_threads() < 2 || seen * row < PARALLEL_PRODUCTS {
+        if !launch.alone || !threads::shares(seen * row * SCORE_PRODUCTS) {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });

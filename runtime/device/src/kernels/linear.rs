@@ -3,6 +3,7 @@
 use super::matmul::{Panels, Terms, multiply, multiply_picked};
 use super::nest::{Nest, Shape, lengths, strides_along};
 use super::{KernelResult, Launching};
+use crate::threads;
 use crate::view::{Target, View};
 use ir::Order;
 use pulp::{Simd, WithSimd};
@@ -167,7 +168,7 @@ impl Linear {
         let Scratch { offsets, slices, starts, order, .. } = scratch;
         by_slice(slices, starts, order);
         let out = match out {
-            Target::F32(out) if alone && rayon::current_num_threads() > 1 && slices.len() * n * k >= 1 << 20 => {
+            Target::F32(out) if alone && threads::shares(slices.len() * n * k) => {
                 return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
             }
             out => out,

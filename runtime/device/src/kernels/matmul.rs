@@ -15,8 +15,10 @@
 //! registers: with one row, reading the weights is all there is to it.
 
 use super::spread::Spread;
+use crate::threads;
 use crate::view::Target;
 use ir::Order;
+use prefetch_index::prefetch_index;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::Cell;
@@ -26,9 +28,6 @@ pub(crate) const WIDTH: usize = 32;
 
 /// Rows that share a load of the panel, at most: as many as registers hold totals for.
 const TILE: usize = 8;
-
-/// Multiplications below this number are not worth waking a thread.
-const PARALLEL_PRODUCTS: usize = 1 << 20;
 
 /// Words of a row of a panel in bf16: outputs `i` and `i + WORDS` share word `i`, the former in its lower half.
 const WORDS: usize = WIDTH / 2;
@@ -150,9 +149,9 @@ impl Terms {
     }
 }
 
-/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `threads`
+/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `shared`
 /// says whether other threads may help.
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: Target<'_>, threads: bool) {
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: Target<'_>, shared: bool) {
     let same = terms == Terms::Apart && weight.spread.fuses(x);
     let w = Slice { weight, slice, terms, same };
     let (n, k) = (weight.n, weight.k);
@@ -163,7 +162,7 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
     }
     let helpers = rayon::current_num_threads();
     let out = match out {
-        Target::F32(out) if threads && helpers > 1 && m * n * k >= PARALLEL_PRODUCTS => out,
+        Target::F32(out) if shared && threads::shares(m * n * k) => out,
         out => return rows_times_panels(x, w, 0..weight.count(), out, n),
     };
     if m == 1 {
@@ -297,40 +296,28 @@ impl Product<'_, '_> {
         };
         // Sixteen vectors of totals leave room for weights in 32 registers, eight in 16.
         let most = if S::F32_LANES >= 16 { TILE } else { TILE / 2 };
+        // Few rows go through several panels at a time: more of the weight is on its way, and no total waits for itself.
+        let together = if matches!(m, 1 | 2 | 4) { (most / m).clamp(1, TOGETHER / m.min(2)) } else { 1 };
         let begin = panels.start;
-        let mut panels = panels;
-        // One row reads its weights once: several panels at a time keep more of them on their way.
-        let together = if S::F32_LANES >= 16 { 4 } else { 2 };
-        while m == 1 && panels.len() >= together {
-            let (from, to) = lines.place(0, k);
-            let x = &x[from..from + k];
-            let mut sums = [[0.0; WIDTH]; TILE];
-            let of = |i: usize| w.weight.panel(w.slice, panels.start + i);
-            match together {
-                4 => row::<S, 4, FUSED>(simd, x, std::array::from_fn(of), &mut sums),
-                _ => row::<S, 2, FUSED>(simd, x, std::array::from_fn(of), &mut sums),
-            }
-            for sums in sums.iter().take(together) {
-                let column = (panels.start - begin) * WIDTH;
-                let columns = WIDTH.min(width - column);
-                out.put(to * width + column, &sums[..columns]);
-                panels.start += 1;
-            }
-        }
         // Rows whose terms stay in the second-level cache go through a panel tile by tile.
         let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 32 * TILE);
         let mut wide = WIDE.take();
         for first in (0..m).step_by(near) {
             let end = (first + near).min(m);
-            for p in panels.clone() {
-                let panel = match w.weight.panel(w.slice, p) {
-                    Panel::Bf16(words) if end - first >= WORTH_WIDENING => {
-                        wide.resize(k, [0.0; WIDTH]);
-                        widened(simd, words, &mut wide);
-                        Panel::F32(&wide)
-                    }
-                    panel => panel,
-                };
+            let mut p = panels.start;
+            while p < panels.end {
+                let count = together.min(panels.end - p);
+                let mut some = [w.weight.panel(w.slice, p); TOGETHER];
+                for (i, panel) in some.iter_mut().enumerate().take(count).skip(1) {
+                    *panel = w.weight.panel(w.slice, p + i);
+                }
+                if let Panel::Bf16(words) = some[0]
+                    && end - first >= WORTH_WIDENING
+                {
+                    wide.resize(k, [0.0; WIDTH]);
+                    widened(simd, words, &mut wide);
+                    some[0] = Panel::F32(&wide);
+                }
                 let column = (p - begin) * WIDTH;
                 let mut row = first;
                 while row < end {
@@ -338,9 +325,10 @@ impl Product<'_, '_> {
                     let left = end - row;
                     let rows = left.div_ceil(left.div_ceil(most));
                     let tile = Tile { x, k, lines, first: row, out: &mut *out, width };
-                    some_rows::<S, FUSED>(simd, tile, rows, panel, column);
+                    some_rows::<S, FUSED>(simd, tile, rows, &some[..count], column);
                     row += rows;
                 }
+                p += count;
             }
         }
         WIDE.set(wide);
@@ -349,6 +337,9 @@ impl Product<'_, '_> {
 
 /// Numbers of x that go through a panel before the next one.
 const NEAR: usize = 64 << 10;
+
+/// Panels that few rows go through at a time, at most.
+const TOGETHER: usize = 4;
 
 /// Rows from which on it pays to widen a panel once, not in registers for each tile.
 const WORTH_WIDENING: usize = 24;
@@ -381,45 +372,43 @@ struct Tile<'a, 'b> {
     width: usize,
 }
 
-/// At most [`TILE`] rows times a panel. No closure stands around the loops: what is not inlined is not compiled for vectors.
+/// At most [`TILE`] rows times some panels, of which more than one only stand where few rows do. No closure stands around the
+/// loops: what is not inlined is not compiled for vectors.
 #[inline(always)]
-fn some_rows<S: Simd, const FUSED: bool>(simd: S, tile: Tile<'_, '_>, rows: usize, panel: Panel<'_>, column: usize) {
-    match rows {
-        8 => tile.multiply::<S, 8, FUSED>(simd, panel, column),
-        7 => tile.multiply::<S, 7, FUSED>(simd, panel, column),
-        6 => tile.multiply::<S, 6, FUSED>(simd, panel, column),
-        5 => tile.multiply::<S, 5, FUSED>(simd, panel, column),
-        4 => tile.multiply::<S, 4, FUSED>(simd, panel, column),
-        3 => tile.multiply::<S, 3, FUSED>(simd, panel, column),
-        2 => tile.multiply::<S, 2, FUSED>(simd, panel, column),
-        _ => tile.multiply::<S, 1, FUSED>(simd, panel, column),
-    }
-}
-
-/// One row times `P` whole panels.
-#[inline(always)]
-fn row<S: Simd, const P: usize, const FUSED: bool>(
+fn some_rows<S: Simd, const FUSED: bool>(
     simd: S,
-    x: &[f32],
-    panels: [Panel<'_>; P],
-    sums: &mut [[f32; WIDTH]; TILE],
+    tile: Tile<'_, '_>,
+    rows: usize,
+    panels: &[Panel<'_>],
+    column: usize,
 ) {
-    let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
-    let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
-    match panels[0] {
-        Panel::F32(_) => (0..WIDTH / S::F32_LANES / 2).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, [x], floats.map(|panel| Floats { panel, g }), sums);
-        }),
-        Panel::Bf16(_) => (0..WORDS / S::F32_LANES).for_each(|g| {
-            group::<S, _, 1, 2, P, FUSED>(simd, [x], halves.map(|panel| Halves { panel, g }), sums);
-        }),
+    match (rows, panels) {
+        (8, [p, ..]) => tile.multiply::<S, 8, 1, FUSED>(simd, [*p], column),
+        (7, [p, ..]) => tile.multiply::<S, 7, 1, FUSED>(simd, [*p], column),
+        (6, [p, ..]) => tile.multiply::<S, 6, 1, FUSED>(simd, [*p], column),
+        (5, [p, ..]) => tile.multiply::<S, 5, 1, FUSED>(simd, [*p], column),
+        (4, [p, q, ..]) => tile.multiply::<S, 4, 2, FUSED>(simd, [*p, *q], column),
+        (4, [p]) => tile.multiply::<S, 4, 1, FUSED>(simd, [*p], column),
+        (3, [p, ..]) => tile.multiply::<S, 3, 1, FUSED>(simd, [*p], column),
+        (2, [p, q, ..]) => tile.multiply::<S, 2, 2, FUSED>(simd, [*p, *q], column),
+        (2, [p]) => tile.multiply::<S, 2, 1, FUSED>(simd, [*p], column),
+        (_, [p, q, r, s]) => tile.multiply::<S, 1, 4, FUSED>(simd, [*p, *q, *r, *s], column),
+        (_, [p, q, r]) => tile.multiply::<S, 1, 3, FUSED>(simd, [*p, *q, *r], column),
+        (_, [p, q]) => tile.multiply::<S, 1, 2, FUSED>(simd, [*p, *q], column),
+        (_, [p, ..]) => tile.multiply::<S, 1, 1, FUSED>(simd, [*p], column),
+        (_, []) => {}
     }
 }
 
 impl Tile<'_, '_> {
-    /// `M` rows times a whole panel.
+    /// `M` rows times `P` whole panels, neighbours from output `column` on.
     #[inline(always)]
-    fn multiply<S: Simd, const M: usize, const FUSED: bool>(self, simd: S, panel: Panel<'_>, column: usize) {
+    fn multiply<S: Simd, const M: usize, const P: usize, const FUSED: bool>(
+        self,
+        simd: S,
+        panels: [Panel<'_>; P],
+        column: usize,
+    ) {
         let Tile { x, k, lines, first, out, width } = self;
         let mut sums = [[0.0; WIDTH]; TILE];
         let mut rows: [&[f32]; M] = [&[]; M];
@@ -427,23 +416,34 @@ impl Tile<'_, '_> {
             let (from, _) = lines.place(first + i, k);
             *row = &x[from..from + k];
         }
-        match panel {
-            Panel::F32(panel) => {
+        // All panels of a weight have one format.
+        let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
+        let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
+        match panels[0] {
+            Panel::F32(_) => {
                 for g in 0..WIDTH / S::F32_LANES / 2 {
-                    group::<S, _, M, 2, 1, FUSED>(simd, rows, [Floats { panel, g }], &mut sums);
+                    group::<S, _, M, 2, P, FUSED>(simd, rows, floats.map(|panel| Floats { panel, g }), &mut sums);
                 }
             }
-            Panel::Bf16(panel) => {
+            Panel::Bf16(_) => {
                 for g in 0..WORDS / S::F32_LANES {
-                    group::<S, _, M, 2, 1, FUSED>(simd, rows, [Halves { panel, g }], &mut sums);
+                    group::<S, _, M, 2, P, FUSED>(
+                        simd,
+                        rows,
+                        halves.map(|panel| Halves { panel, g, next: P * k }),
+                        &mut sums,
+                    );
                 }
             }
         }
-        for (i, sums) in sums.iter().enumerate().take(M) {
-            let (_, to) = lines.place(first + i, k);
-            match width - column {
-                WIDTH.. => out.put(to * width + column, sums),
-                rest => out.put(to * width + column, &sums[..rest]),
+        for (p, sums) in sums.chunks(M).enumerate().take(P) {
+            let column = column + p * WIDTH;
+            for (i, sums) in sums.iter().enumerate() {
+                let (_, to) = lines.place(first + i, k);
+                match width - column {
+                    WIDTH.. => out.put(to * width + column, sums),
+                    rest => out.put(to * width + column, &sums[..rest]),
+                }
             }
         }
     }
@@ -457,6 +457,8 @@ trait Columns<S: Simd, const V: usize>: Copy {
     fn terms(self, k: usize) -> Self;
     /// First output of vector `v`.
     fn output(self, v: usize) -> usize;
+    /// Asks for the weights of term `i` of the panel that comes next, if they are likely to be far.
+    fn ask(self, i: usize);
 }
 
 /// Group `g` of a panel of binary32 numbers.
@@ -483,6 +485,9 @@ impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
     fn output(self, v: usize) -> usize {
         (self.g * V + v) * S::F32_LANES
     }
+
+    #[inline(always)]
+    fn ask(self, _: usize) {}
 }
 
 /// Group `g` of a panel of bf16 numbers: the lower halves of `V / 2` vectors of words, then the upper ones.
@@ -490,6 +495,9 @@ impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
 struct Halves<'a> {
     panel: &'a [[u32; WORDS]],
     g: usize,
+    /// From a term of this panel to the same term of the one that comes next: a line of the processor's caches each. Behind the
+    /// last panel nothing is read, only asked for.
+    next: usize,
 }
 
 impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
@@ -516,10 +524,15 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
         let (half, word) = (v / (V / 2), v % (V / 2));
         half * WORDS + (self.g * (V / 2) + word) * S::F32_LANES
     }
+
+    #[inline(always)]
+    fn ask(self, i: usize) {
+        prefetch_index(self.panel, i + self.next);
+    }
 }
 
-/// `M` rows times `V` vectors of each of `P` panels: all totals stay in registers. Either is one: more rows have their sums
-/// one after the other, more panels theirs.
+/// `M` rows times `V` vectors of each of `P` panels: all totals stay in registers. The rows' sums stand one after the other, panel
+/// after panel.
 #[inline(always)]
 fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
@@ -539,6 +552,7 @@ fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usi
     let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
     for i in 0..k {
         for (totals, columns) in totals.iter_mut().zip(columns) {
+            C::ask(columns, i);
             let w = columns.load(simd, i);
             for (totals, x) in totals.iter_mut().zip(x) {
                 let x = simd.splat_f32s(x[i]);

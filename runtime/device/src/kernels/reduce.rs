@@ -251,21 +251,43 @@ impl Dot {
         self.len
     }
 
-    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
         let [a, b] = [operands[0], operands[1]];
+        if let (View::F32(a), View::F32(b), [1, 1]) = (a, b, self.axis_strides) {
+            let mut products = vec![0.0; self.len];
+            return self.each(out, |i, j| self.neighbours(&a[i..i + self.len], &b[j..j + self.len], &mut products));
+        }
+        self.each(out, |i, j| {
+            let term = |t: usize| [a.number(i + t * self.axis_strides[0]), b.number(j + t * self.axis_strides[1])];
+            match self.total {
+                // The products of an open order are kept whole, as the interpreter keeps them.
+                Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
+                Total::Fused => Terms::Fused.sum(self.len, |t| (term(t)[0], term(t)[1])),
+                total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
+            }
+        });
+    }
+
+    /// Every sum, by where its terms begin in both operands.
+    fn each(&self, mut out: Target<'_>, mut sum: impl FnMut(usize, usize) -> f32) {
         for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
             let mut at = r * self.row;
             self.nest.each(self.row_strides.map(|s| s * r), |[i, j]| {
-                let term = |t: usize| [a.number(i + t * self.axis_strides[0]), b.number(j + t * self.axis_strides[1])];
-                let sum = match self.total {
-                    // The products of an open order are kept whole, as the interpreter keeps them.
-                    Total::Exact => exact(self.len, |t| term(t).map(f64::from).iter().product()),
-                    Total::Fused => Terms::Fused.sum(self.len, |t| (term(t)[0], term(t)[1])),
-                    total => total.by(self.len, |t| term(t)[0] * term(t)[1]),
-                };
-                out.put(at, &[sum]);
+                out.put(at, &[sum(i, j)]);
                 at += 1;
             });
+        }
+    }
+
+    /// The sum of terms that stand side by side.
+    fn neighbours(&self, a: &[f32], b: &[f32], products: &mut [f32]) -> f32 {
+        match self.total {
+            Total::Exact => exact(self.len, |t| f64::from(a[t]) * f64::from(b[t])),
+            Total::Fused => Terms::Fused.sum(self.len, |t| (a[t], b[t])),
+            total => {
+                products.iter_mut().zip(a).zip(b).for_each(|((p, a), b)| *p = a * b);
+                total.row(products)
+            }
         }
     }
 }

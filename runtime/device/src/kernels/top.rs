@@ -21,10 +21,23 @@ fn largest(numbers: &[f32], k: usize, ids: &mut Vec<usize>) {
         return;
     }
     ids.clear();
-    for (id, number) in numbers.iter().enumerate() {
+    // The rows of many numbers hold few that come in: the others are passed by in groups.
+    const GROUP: usize = 32;
+    for (group, some) in numbers.chunks(GROUP).enumerate() {
+        let last = ids.get(k - 1).map(|id| numbers[*id]);
+        let comes_in = |last: f32| some.iter().fold(false, |any, x| any | numerics::outranks(*x, last));
+        if last.is_none_or(comes_in) {
+            place_each(numbers, group * GROUP..group * GROUP + some.len(), k, ids);
+        }
+    }
+}
+
+/// Puts those of some numbers in their places that are among the first `k`.
+fn place_each(numbers: &[f32], range: std::ops::Range<usize>, k: usize, ids: &mut Vec<usize>) {
+    for id in range {
+        let number = numbers[id];
         // Equal ones stay behind those that came before them.
-        let place =
-            ids.iter().rposition(|before| !numerics::outranks(*number, numbers[*before])).map_or(0, |at| at + 1);
+        let place = ids.iter().rposition(|before| !numerics::outranks(number, numbers[*before])).map_or(0, |at| at + 1);
         if place < k {
             ids.truncate(k - 1);
             ids.insert(place, id);
@@ -92,11 +105,17 @@ impl Top {
         let (mut numbers, mut ids) = (vec![0.0; self.len], Vec::with_capacity(self.k));
         for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
             self.nest.each([r * self.x_row_stride, r * self.row], |[from, to]| {
-                for (i, number) in numbers.iter_mut().enumerate() {
-                    *number = x.number(from + i * self.stride);
-                }
-                largest(&numbers, self.k, &mut ids);
-                self.write(&numbers, &ids, &mut out, to);
+                let numbers = match x {
+                    View::F32(x) if self.stride == 1 => &x[from..from + self.len],
+                    _ => {
+                        for (i, number) in numbers.iter_mut().enumerate() {
+                            *number = x.number(from + i * self.stride);
+                        }
+                        &numbers
+                    }
+                };
+                largest(numbers, self.k, &mut ids);
+                self.write(numbers, &ids, &mut out, to);
             });
         }
     }

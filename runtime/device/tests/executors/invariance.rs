@@ -78,6 +78,23 @@ fn threads_do_not_matter() {
     assert_eq!(bits(&of(5)), bits(&one));
 }
 
+/// Few rows, as many as blocks of drafts have, and such as threads cannot share out evenly.
+#[test]
+fn threads_do_not_matter_to_few_rows() {
+    for act in [DType::Bf16, DType::F32] {
+        let model = decoder(act);
+        let prompt = tokens(70, VOCAB, 5);
+        let whole = logits(&mut model.cpu(), &prompt, &[70], 0);
+        for threads in [2, 3, 7] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            for chunks in [&[8][..], &[9, 13], &[1, 12, 31, 26]] {
+                let found = pool.install(|| logits(&mut model.cpu(), &prompt, chunks, 0));
+                assert_eq!(bits(&found), bits(&whole), "{act}, {threads} threads, chunks {chunks:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_interpreter_reads_the_same_pages() {
     let model = decoder(DType::Bf16);

@@ -4,13 +4,16 @@ use super::{DraftCosts, DraftFacts, DraftRow, Line};
 use crate::{Executor, Sampling, SequenceRows, Step, StepError, WantedRow};
 use std::sync::Arc;
 
-/// Times each size is run; the shortest counts.
-const RUNS: usize = 3;
+/// Times each size is run, after one that does not count; the middle one counts.
+const RUNS: usize = 5;
 /// Sequences of a step, as far as the executor takes them.
 const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// Runs steps of several sizes and draft steps, and tells what they take. `now` is a clock in seconds; once `budget` of them
+/// Runs rounds of several sizes, and tells what their steps take. `now` is a clock in seconds; once `budget` of them
 /// are over, larger sizes are left out. Without a drafter there is nothing to tell.
+///
+/// Steps stand as they will: a step of the model behind the draft step of its block, with other tokens each time. One step again and
+/// again has its weights near, and equal tokens take the same few experts; both take much less time than a real round does.
 pub fn measure<E: Executor>(
     executor: &mut E,
     entry: &str,
@@ -27,29 +30,49 @@ pub fn measure<E: Executor>(
             if now() - start > budget {
                 break;
             }
-            if let Some(step) = step(executor, entry, sequences, rows) {
-                forward.push((sequences * rows, shortest(executor, &step, now)?));
+            let (mut of_draft, mut of_step) = (Vec::new(), Vec::new());
+            for run in 0..=RUNS {
+                let of_run = |step: Step| with_tokens(step, executor.facts().vocab, run);
+                let drafting = draft_step(executor, &draft, sequences, rows).map(of_run);
+                let verifying = step(executor, entry, sequences, rows).map(of_run);
+                for (step, times) in [(drafting, &mut of_draft), (verifying, &mut of_step)] {
+                    let Some(step) = step else { continue };
+                    let seconds = timed(executor, step, now)?;
+                    times.extend((run > 0).then_some(seconds));
+                }
             }
-            if let Some(step) = draft_step(executor, &draft, sequences, rows) {
-                drafts.push((sequences * rows, shortest(executor, &step, now)?));
-            }
+            drafts.extend(middle(&mut of_draft).map(|seconds| (sequences * rows, seconds)));
+            forward.extend(middle(&mut of_step).map(|seconds| (sequences * rows, seconds)));
         }
     }
     Ok(Some(DraftCosts { forward: Line::new(forward), draft: Line::new(drafts) }))
 }
 
-/// Seconds of a step, the shortest of several runs.
-fn shortest<E: Executor>(executor: &mut E, step: &Step, now: &mut dyn FnMut() -> f64) -> Result<f64, StepError> {
-    let mut shortest = f64::INFINITY;
-    for _ in 0..RUNS {
-        let begun = now();
-        let ticket = executor.submit(step.clone())?;
-        while executor.poll(ticket)?.is_none() {
-            std::hint::spin_loop();
-        }
-        shortest = shortest.min(now() - begun);
+/// The middle one of some times.
+fn middle(times: &mut [f64]) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+/// The same step with tokens that differ from row to row and from run to run.
+fn with_tokens(mut step: Step, vocab: usize, run: usize) -> Step {
+    // The golden ratio spreads counters evenly over the vocabulary.
+    let spread = |n: usize| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    let rows = step.tokens.len();
+    for (row, token) in step.tokens.iter_mut().enumerate() {
+        *token = (spread(run * rows + row + 1) % vocab.max(1) as u64) as i32;
     }
-    Ok(shortest)
+    step
+}
+
+/// Seconds of a step.
+fn timed<E: Executor>(executor: &mut E, step: Step, now: &mut dyn FnMut() -> f64) -> Result<f64, StepError> {
+    let begun = now();
+    let ticket = executor.submit(step)?;
+    while executor.poll(ticket)?.is_none() {
+        std::hint::spin_loop();
+    }
+    Ok(now() - begun)
 }
 
 /// A step of so many sequences of so many rows, from their first position on; `None` where the executor takes no such.
