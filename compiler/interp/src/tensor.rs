@@ -48,7 +48,7 @@ pub struct Tensor {
 }
 
 /// No tensor may have more elements than this; a wrong length in a file then shows before memory runs out.
-const MOST_ELEMENTS: usize = 1 << 32;
+const MOST_ELEMENTS: usize = 1 << 31;
 
 impl Tensor {
     /// A tensor; axes are outermost first. The data must fill the axes, suit the dtype, and no two axes share a name.
@@ -213,7 +213,7 @@ pub(crate) fn elements(axes: &[(String, usize)]) -> Result<usize, InterpError> {
         .try_fold(1usize, |n, (_, len)| n.checked_mul((*len).max(1)))
         .filter(|n| *n <= MOST_ELEMENTS)
         .map(|n| if axes.iter().any(|a| a.1 == 0) { 0 } else { n })
-        .ok_or_else(|| inconsistent(format!("axes {axes:?} have more than 2^32 elements")))
+        .ok_or_else(|| inconsistent(format!("axes {axes:?} have more than 2^31 elements")))
 }
 
 #[cfg(test)]
