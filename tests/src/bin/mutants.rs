@@ -1,4 +1,5 @@
-//! Hunts the engine's mutants: `cargo run --release -p suites --bin mutants [--list] [FROM [TO]]`.
+//! Hunts the engine's mutants: `cargo run --release -p suites --bin mutants [--list | --build | --program FILE] [FROM [TO]]`. `--build` builds the
+//! tests with all switches and says where they are; with `--program` they hunt where there is no compiler.
 //!
 //! Every mutant must be caught by the engine's own unit tests, the simulation of 400 seeds among them (a broken invariant, a
 //! wrong answer, a panic, no end, or other sums than expected), or stand in `tests/equivalent-mutants.txt` with the reason why
@@ -7,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use suites::mutate::{Mutant, equivalent, mutants, write};
 
@@ -39,28 +41,53 @@ struct Stage {
 
 fn hunt() -> Result<bool, String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|a| a == "--list") {
+    let has = |flag: &str| args.iter().any(|a| a == flag);
+    if has("--list") {
         mutants()?.0.iter().enumerate().for_each(|(id, mutant)| println!("{id} {}", mutant.name()));
         return Ok(true);
     }
-    let number = |i: usize, usual: usize| args.get(i).map_or(Ok(usual), |a| a.parse().map_err(|e| format!("{a}: {e}")));
-    let (from, to) = (number(0, 0)?, number(1, usize::MAX)?);
     let place = suites::root().join("target/mutants");
-    let all = write(&place.join("engine"))?;
-    let program = build(&place)?;
-    let reasons = equivalent()?;
-    let (mut caught, mut listed, mut survivors) = (0, 0, Vec::new());
-    let stages = STAGES.iter().map(|tests| stage(&program, tests)).collect::<Result<Vec<_>, _>>()?;
-    for (id, mutant) in all.iter().enumerate().take(to).skip(from) {
-        if reasons.contains_key(&mutant.name()) {
-            listed += 1;
-        } else if lives(&program, id, &stages)? {
-            println!("{id} lives: {}", mutant.name());
-            survivors.push(id);
-        } else {
-            caught += 1;
+    let given = args.iter().position(|a| a == "--program").map(|at| at + 1);
+    let program = match given {
+        Some(at) => PathBuf::from(args.get(at).ok_or("`--program` names no file")?),
+        None => {
+            write(&place.join("engine"))?;
+            build(&place)?
         }
+    };
+    if has("--build") {
+        println!("{}", program.display());
+        return Ok(true);
     }
+    let numbers: Vec<&String> =
+        args.iter().enumerate().filter(|(at, a)| Some(*at) != given && !a.starts_with("--")).map(|(_, a)| a).collect();
+    let number = |i: usize, usual| numbers.get(i).map_or(Ok(usual), |a| a.parse().map_err(|e| format!("{a}: {e}")));
+    let (from, to) = (number(0, 0)?, number(1, usize::MAX)?);
+    let (all, reasons) = (mutants()?.0, equivalent()?);
+    let stages = STAGES.iter().map(|tests| stage(&program, tests)).collect::<Result<Vec<_>, _>>()?;
+    let listed = |id: &usize| all.get(*id).is_some_and(|mutant| reasons.contains_key(&mutant.name()));
+    let (known, hunted): (Vec<usize>, Vec<usize>) = (from..to.min(all.len())).partition(listed);
+    let (next, mut survivors) = (AtomicUsize::new(0), Vec::new());
+    let hunter = || -> Result<Vec<usize>, String> {
+        let mut alive = Vec::new();
+        while let Some(id) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if lives(&program, *id, &stages)? {
+                println!("{id} lives: {}", all.get(*id).map(Mutant::name).unwrap_or_default());
+                alive.push(*id);
+            }
+        }
+        Ok(alive)
+    };
+    let hunters = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..hunters).map(|_| scope.spawn(hunter)).collect();
+        running.into_iter().map(|hunter| hunter.join().map_err(|_| "a hunter has died".to_owned())).collect()
+    });
+    for alive in found {
+        survivors.extend(alive??);
+    }
+    survivors.sort_unstable();
+    let (caught, listed) = (hunted.len() - survivors.len(), known.len());
     println!("{caught} caught, {listed} listed as equivalent, {} alive: {survivors:?}", survivors.len());
     let unknown = stale(&all, &reasons);
     unknown.iter().for_each(|name| println!("no such mutant any more: {name}"));

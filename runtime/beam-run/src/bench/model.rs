@@ -92,6 +92,13 @@ struct Times {
     said: Vec<u32>,
 }
 
+impl Times {
+    fn add(&mut self, other: Times) {
+        self.rest += other.rest;
+        self.said.extend(other.said);
+    }
+}
+
 struct Bench {
     engine: Engine<Box<dyn Executor>>,
     drawn: u64,
@@ -116,10 +123,17 @@ impl Bench {
             let read = self.run(prompt, 1)?.first;
             // The first decoded token ends the reading of the context; what follows is timed.
             let drawn = [self.drawn(args.context as usize)];
-            let alone = self.decode(args.decode, &drawn)?;
+            let (mut alone, mut with) = (Times::default(), Times::default());
+            // One prompt after the other with and without: what else the machine does changes from second to second.
+            for prompt in if self.prompts.is_empty() { drawn.to_vec() } else { self.prompts.clone() } {
+                self.engine.set_drafts(plain.clone());
+                alone.add(self.run(prompt.clone(), args.decode as usize + 1)?);
+                if is_drafting {
+                    self.engine.set_drafts(wished.clone());
+                    with.add(self.run(prompt, args.decode as usize + 1)?);
+                }
+            }
             if is_drafting {
-                self.engine.set_drafts(wished.clone());
-                let with = self.decode(args.decode, &drawn)?;
                 same &= with.said == alone.said;
                 drafted.extend((run > 0).then_some(with.rest));
             }
@@ -142,18 +156,6 @@ impl Bench {
             report["ok"] = json!(same || args.drafts.forced() != Value::Null);
         }
         Ok(same)
-    }
-
-    /// Continues every prompt, or the drawn one.
-    fn decode(&mut self, most: u32, drawn: &[Vec<u32>]) -> Result<Times, Failure> {
-        let prompts = if self.prompts.is_empty() { drawn.to_vec() } else { self.prompts.clone() };
-        let mut all = Times::default();
-        for prompt in prompts {
-            let one = self.run(prompt, most as usize + 1)?;
-            all.rest += one.rest;
-            all.said.extend(one.said);
-        }
-        Ok(all)
     }
 
     /// One request, alone.
