@@ -280,10 +280,15 @@ fn reports_say_where_draft_rows_live() {
 fn specs_that_lack_a_value_are_not_compiled() {
     let work = tempfile::tempdir().expect("folder");
     let (spec, out) = (work.path().join("spec.toml"), work.path().join("artifact"));
-    std::fs::write(&spec, "extends = \"beam-nano\"\n[values]\ntheta = \"required\"\n").expect("a spec");
+    std::fs::write(&spec, "extends = \"beam-nano\"\n[values]\nrouted_scale = \"required\"\n").expect("a spec");
     let [spec, out] = [spec, out].map(|path| path.display().to_string());
     let done = Programs::built().beamc(&["compile", &spec, "--target", "cpu", "-o", &out]);
-    assert!(done.code == 1 && done.err.contains("B0307") && done.err.contains("`theta`"), "{} {}", done.code, done.err);
+    assert!(
+        done.code == 1 && done.err.contains("B0307") && done.err.contains("`routed_scale`"),
+        "{} {}",
+        done.code,
+        done.err
+    );
     assert!(!Path::new(&out).exists());
 }
 
