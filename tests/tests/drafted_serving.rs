@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use suites::server::Served;
 use suites::{Programs, nano, root};
 
-/// Answers are as long; some twenty of them do not fit into the cache together.
+/// Answers are as long, so that those who come later find others at work.
 const TOKENS: usize = 100;
 const CONTEXT: &str = "192";
 const MOST_PROMPT: usize = 80;
@@ -48,8 +48,10 @@ fn body(prompt: &Value) -> Value {
 }
 
 /// What is said, with log-probabilities; what it cost.
-fn ask(server: &Served, prompt: &Value) -> (Value, Value) {
-    let (status, answer) = server.post("/v1/completions", &body(prompt));
+fn ask(server: &Served, prompt: &Value, priority: usize) -> (Value, Value) {
+    let mut body = body(prompt);
+    body["priority"] = priority.into();
+    let (status, answer) = server.post("/v1/completions", &body);
     assert_eq!(status, 200, "{answer}");
     (answer["choices"].clone(), answer["usage"].clone())
 }
@@ -76,12 +78,13 @@ fn served_answers_do_not_depend_on_drafts() {
     let plain = Served::start(&artifact, &nano(), &["--context", CONTEXT]);
     let health: Value = serde_json::from_str(&plain.get("/health")).expect("JSON");
     assert_eq!((&health["status"], &health["drafts"]["runs"]), (&json!("ok"), &json!(false)));
-    let alone: Vec<Value> = prompts.iter().map(|prompt| ask(&plain, prompt).0).collect();
+    let alone: Vec<Value> = prompts.iter().map(|prompt| ask(&plain, prompt, 0).0).collect();
     drop(plain);
 
     for rows in ["2", "8"] {
         let (model, draft) = (nano(), text(&drafter()));
         let flags = ["--context", CONTEXT, "--draft", &draft, "--draft-tokens", rows, "--draft-policy", "fixed"];
+        let flags = [&flags[..], &["--schedule-policy", "priority"]].concat();
         let server = Served::start(&artifact, &model, &flags);
         let health: Value = serde_json::from_str(&server.get("/health")).expect("JSON");
         assert_eq!(health["drafts"]["runs"], true, "{health}");
@@ -116,10 +119,11 @@ fn served_answers_do_not_depend_on_drafts() {
 fn together(server: &Served, prompts: &[Value], alone: &[Value]) -> Vec<Value> {
     let costs = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for (prompt, expected) in prompts.iter().zip(alone).chain(prompts.iter().zip(alone)) {
+        // Who comes later goes first, and takes the place of another.
+        for (at, (prompt, expected)) in prompts.iter().zip(alone).chain(prompts.iter().zip(alone)).enumerate() {
             let costs = &costs;
             scope.spawn(move || {
-                let (said, usage) = ask(server, prompt);
+                let (said, usage) = ask(server, prompt, at);
                 assert_eq!(said, *expected);
                 costs.lock().expect("nobody panics with it").push(usage);
             });
