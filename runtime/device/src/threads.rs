@@ -26,11 +26,16 @@ pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
-/// Multiplications from which on it pays to wake other threads for one operation. Waking one and waiting for it takes some fifty
-/// microseconds, and much longer where other programs want the processors.
+/// Multiplications of one row from which on it pays to wake other threads for one operation. Waking one and waiting for it takes
+/// some fifty microseconds, much longer where other programs want the processors, and what a thread finds near is in the
+/// other's cache no more. A row waits for its weights, several hundred microseconds for as many.
 const WORTH_WAKING: usize = 1 << 22;
 
-/// Whether so many multiplications are shared out among threads.
-pub(crate) fn shares(multiplications: usize) -> bool {
-    multiplications >= WORTH_WAKING && rayon::current_num_threads() > 1
+/// The same of several rows, which meet a weight together and are done with as many in a quarter of the time.
+const WORTH_WAKING_FOR_ROWS: usize = 1 << 24;
+
+/// Whether so many multiplications of `rows` rows are shared out among threads.
+pub(crate) fn shares(multiplications: usize, rows: usize) -> bool {
+    let worth = if rows > 1 { WORTH_WAKING_FOR_ROWS } else { WORTH_WAKING };
+    multiplications >= worth && rayon::current_num_threads() > 1
 }

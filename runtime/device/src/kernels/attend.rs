@@ -81,7 +81,7 @@ impl Attend {
         let group = row / self.kv_heads;
         let count = out.len() / row;
         let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
-        if !launch.alone || !threads::shares(seen * row * SCORE_PRODUCTS) {
+        if !launch.alone || !threads::shares(seen * row * SCORE_PRODUCTS, count) {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });

@@ -168,7 +168,7 @@ impl Linear {
         let Scratch { offsets, slices, starts, order, .. } = scratch;
         by_slice(slices, starts, order);
         let out = match out {
-            Target::F32(out) if alone && threads::shares(slices.len() * n * k) => {
+            Target::F32(out) if alone && threads::shares(slices.len() * n * k, slices.len()) => {
                 return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
             }
             out => out,

@@ -162,7 +162,7 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
     }
     let helpers = rayon::current_num_threads();
     let out = match out {
-        Target::F32(out) if shared && threads::shares(m * n * k) => out,
+        Target::F32(out) if shared && threads::shares(m * n * k, m) => out,
         out => return rows_times_panels(x, w, 0..weight.count(), out, n),
     };
     if m == 1 {
