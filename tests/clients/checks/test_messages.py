@@ -178,7 +178,7 @@ def test_an_answer_goes_on(claude, client, server):
     [
         ({"temperature": 2}, anthropic.BadRequestError, "temperature"),
         ({"messages": []}, anthropic.BadRequestError, "messages"),
-        ({"messages": [{"role": "user", "content": "word " * 5000}]}, anthropic.BadRequestError, "messages"),
+        ({"messages": [{"role": "user", "content": "word " * 5000}]}, anthropic.BadRequestError, "prompt is too long"),
         ({"thinking": {"type": "disabled"}}, anthropic.BadRequestError, "thinking"),
         ({"tools": [{"name": "f", "input_schema": {"type": 5}}]}, anthropic.BadRequestError, "input_schema"),
         ({"model": "another"}, anthropic.NotFoundError, "another"),

@@ -39,7 +39,11 @@ fn levels(schema: &Value, most: usize) -> usize {
         _ => 0,
     });
     let deepest = deepest.max().unwrap_or(0);
-    let names = |kind: &str| map.get("type").is_none_or(|names| names.as_str().is_none_or(|name| name == kind));
+    let names = |kind: &str| match map.get("type") {
+        Some(Value::String(name)) => name == kind,
+        Some(Value::Array(names)) => names.iter().any(|name| name == kind),
+        _ => true,
+    };
     let says = |keys: &[&str]| keys.iter().any(|key| map.contains_key(*key));
     let is_told = says(&["const", "enum", "anyOf", "oneOf", "allOf", "$ref"]);
     let has_more = (names("object") && !says(&["additionalProperties"])) || (names("array") && !says(&["items"]));
@@ -72,6 +76,8 @@ mod tests {
             (json!({"type": "object", "properties": {"a": {"type": "integer"}}}), OPEN_LEVELS),
             (json!({"const": {"a": [1]}}), 2),
             (json!({"type": "string"}), 0),
+            (json!({"type": ["string", "null"]}), 0),
+            (json!({"type": ["string", "array"]}), OPEN_LEVELS),
             (json!({}), OPEN_LEVELS),
             (json!({"type": "array"}), OPEN_LEVELS),
             (json!({"anyOf": [{"type": "array", "items": {"type": "null"}}, {"type": "string"}]}), 1),
