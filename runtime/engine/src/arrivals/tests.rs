@@ -151,3 +151,57 @@ fn a_prefix_that_is_lost_inside_a_step_is_computed_again() {
         assert_eq!((said, lost), (whole.clone(), 1), "{left}");
     }
 }
+
+/// Notes what will be read, and has everything.
+#[derive(Debug, Default)]
+struct Notes(Vec<(HostPage, usize)>);
+
+impl HostTier for Notes {
+    fn bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn write(&mut self, _: HostPage, _: usize, _: &[u8]) -> Result<Transfer, TierError> {
+        Ok(Transfer::Done)
+    }
+
+    fn prefetch(&mut self, page: HostPage, layer: usize) -> bool {
+        self.0.push((page, layer));
+        self.0.len() < 6
+    }
+
+    fn read(&mut self, _: HostPage, _: usize, _: &mut Vec<u8>) -> Result<Transfer, TierError> {
+        Ok(Transfer::Done)
+    }
+
+    fn forget(&mut self, _: HostPage) {}
+}
+
+/// What a step waits for is announced one request after the other, as long as the tier takes it; and whoever's layers were
+/// not all taken has lost its prefix.
+#[test]
+fn a_step_announces_for_all_and_loses_what_was_not_taken() {
+    let order = [(0, 0), (0, 1)];
+    let expected = |at: usize, came: usize| Expected {
+        at,
+        loads: vec![Load { kind: 0, page: at as u32, host: at as u32 }],
+        pages: vec![at as i32],
+        came: Cursor { place: came, at: 0 },
+        announced: Cursor::default(),
+        is_lost: false,
+    };
+    for (layers, lost) in [(1..2, [true, true, false, true]), (0..2, [false; 4])] {
+        let (mut tier, mut bytes, mut put) = (Notes::default(), Vec::new(), Vec::new());
+        let all = vec![expected(1, 0), expected(2, 0), expected(3, 1), expected(4, 0)];
+        let mut coming = Coming::new(&mut tier, &order, &mut bytes, all);
+        for layer in layers {
+            coming.take(0, layer, &mut |page, _: &[u8]| {
+                put.push((layer, page));
+                Ok(())
+            });
+        }
+        assert_eq!(coming.over().iter().map(|one| one.is_lost).collect::<Vec<_>>(), lost);
+        assert!(put.ends_with(&[(1, 1), (1, 2), (1, 3), (1, 4)]), "{put:?}");
+        assert_eq!(tier.0[..6], [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]);
+    }
+}

@@ -281,3 +281,30 @@ fn what_is_wanted_has_an_end() {
     assert_eq!((usage.backed_up_pages, usage.loaded_pages, usage.dropped_pages), (1, 2, 5));
     assert_eq!(std::iter::from_fn(|| host.next_wanted()).count(), most as usize - 1);
 }
+
+/// Where pools lie apart, what goes is of the pool that is short: windows as long as any is free, and no page for them.
+#[test]
+fn pools_apart_are_evicted_apart() {
+    let mut kv = Kv::new(&memory(1, &[None, Some(2)], &[8, 8]), 24, true).unwrap();
+    let mut table = kv.take(&Prefix::default(), &mut Vec::new()).unwrap();
+    (0..6).for_each(|at| assert_eq!(kv.extend(&mut table, at, at, at + 1), at + 1));
+    kv.insert(&Namespace::default(), &[0, 1, 2, 3, 4, 5], &mut table);
+    kv.release(&mut table);
+    assert!(kv.evict(1));
+    while kv.evict(1) {}
+    let left = kv.cached_pages();
+    assert!((1..6).contains(&left), "{left}");
+    assert!(kv.evict(0));
+    assert_eq!(kv.cached_pages(), left - 1);
+}
+
+/// Places on the host serve again, so that their numbers do not grow for ever.
+#[test]
+fn places_on_the_host_are_used_again() {
+    let mut kv = Kv::new(&memory(1, &[None], &[8]), 24, true).unwrap();
+    kv.host_mut().set_bytes(100);
+    let page = kv.host_mut().reserve(0, 60).unwrap();
+    assert_eq!(kv.host_mut().reserve(0, 60), None);
+    kv.host_mut().forget(&mut vec![page]);
+    assert_eq!(kv.host_mut().reserve(0, 60), Some(page));
+}

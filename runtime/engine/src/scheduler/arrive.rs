@@ -70,14 +70,12 @@ impl Scheduler {
         for load in sequence.loads.drain(..) {
             self.kv.load_over(&load);
         }
-        (sequence.came, sequence.announced, sequence.arrival) = Default::default();
         self.started(at);
     }
 
     /// A step is over that had rows behind a prefix that was lost: whether this is one of those, which then waits again.
     pub(super) fn is_lost(&mut self, at: usize) -> bool {
-        let Some(sequence) = self.running.get_mut(at).filter(|s| s.arrival == Arrival::Lost) else { return false };
-        sequence.choosing = None;
+        let Some(sequence) = self.running.get(at).filter(|s| s.arrival == Arrival::Lost) else { return false };
         if sequence.in_flight == 0 {
             self.back_to_queue(at);
         }

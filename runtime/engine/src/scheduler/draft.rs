@@ -44,7 +44,8 @@ impl Scheduler {
         let (facts, most) = self.drafter()?;
         let (sizes, entry, sequences) = (facts.blocks.clone(), facts.entry.clone(), facts.sequences);
         let asks = |s: &Sequence| {
-            let is_free = !s.ended && !s.is_out && s.loads.is_empty() && s.in_flight == 0;
+            // What has ended is swept and what is out has nothing fed when this is asked.
+            let is_free = s.loads.is_empty() && s.in_flight == 0;
             is_free && s.drafting == Drafting::Idle && s.is_answering() && s.unfed().len() == 1 && self.wants_draft(s)
         };
         let asking: Vec<usize> =
@@ -137,7 +138,8 @@ impl Scheduler {
         let from = sequence.fed;
         let left = sequence.limit - sequence.tokens.len();
         let most = room.min(left).min(draft.tokens.len() + 1);
-        if most < 2 || parts.len() == self.facts.max_sequences {
+        // For one sequence more there is always room: no more of them run than a step has.
+        if most < 2 {
             return false;
         }
         let rows = self.kv.extend(&mut sequence.table, sequence.done, from, from + most) - from;
@@ -234,3 +236,6 @@ fn add_rows(
     step.blocks.push(Block { sequence: step.sequences.len(), wanted, draft: Arc::new(draft), rule, coins, forced });
     step.sequences.push(SequenceRows { start, len, pages: sequence.table.pages.clone() });
 }
+
+#[cfg(test)]
+mod tests;

@@ -251,17 +251,21 @@ fn ids_are_set_aside_for_answers_and_for_what_comes() {
     assert_eq!((s.running(), s.waiting()), (2, 1));
 }
 
-/// A request that only scores, whose logits are missing, ends with that error and not as if it were complete.
+/// A request whose logits are missing ends with that error, not as if its scores were complete and not with a token.
 #[test]
 fn scores_that_do_not_come_are_an_error() {
-    let mut s = scheduler(1);
-    let prompt_scores = Some(PromptScores { from: 1, top: 0, listed: Vec::new() });
-    s.submit(Request { prompt_scores, ..request(3, 0) }).unwrap();
-    let (step, shares) = s.plan().unwrap();
-    let mut events = Vec::new();
-    s.absorb(&shares, &mut answer(&step, 7), &mut events);
-    let Some(Event::Finished { reason: FinishReason::Error(text), .. }) = events.last() else { panic!("{events:?}") };
-    assert!(text.starts_with("E0308"), "{text}");
+    for max_tokens in [0, 2] {
+        let mut s = scheduler(1);
+        let prompt_scores = Some(PromptScores { from: 1, top: 0, listed: Vec::new() });
+        s.submit(Request { prompt_scores, ..request(3, max_tokens) }).unwrap();
+        let (step, shares) = s.plan().unwrap();
+        let mut events = Vec::new();
+        s.absorb(&shares, &mut answer(&step, 7), &mut events);
+        let [Event::Started { .. }, Event::Finished { reason: FinishReason::Error(text), .. }] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(text.starts_with("E0308"), "{text}");
+    }
 }
 
 /// A prompt that is read again after its pages were given away is not scored again.
