@@ -268,8 +268,8 @@ impl Memory {
 }
 
 #[cfg(test)]
-mod drafts;
+mod drafts_tests;
 #[cfg(test)]
-mod replay;
+mod replay_tests;
 #[cfg(test)]
 mod tests;

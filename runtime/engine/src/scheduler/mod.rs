@@ -537,6 +537,6 @@ fn release(kv: &mut Kv, sequence: &mut Sequence) {
 }
 
 #[cfg(test)]
-mod short;
+mod short_tests;
 #[cfg(test)]
 mod tests;
