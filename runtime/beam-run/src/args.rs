@@ -90,6 +90,9 @@ pub struct ModelArgs {
     /// Directory of the drafter's weights, for an artifact that was compiled with a drafter.
     #[arg(long, visible_alias = "speculative-draft-model-path", value_name = "DIR", conflicts_with = "synthetic")]
     pub draft: Option<PathBuf>,
+    /// Plan a step when the one before it is over, not while it runs. With a drafter that is always so.
+    #[arg(long)]
+    pub disable_overlap_schedule: bool,
     /// Run one rank of the artifact's mesh, such as tp=8, on one CUDA device: it starts and moves what a rank does, and stands in for the
     /// others by hearing itself. For measurements; what it answers means nothing.
     #[arg(long, value_name = "MESH")]
@@ -111,6 +114,7 @@ impl ModelArgs {
             narrow,
             widen: false,
             draft: None,
+            disable_overlap_schedule: false,
             rank_of: None,
             share_device: false,
         }

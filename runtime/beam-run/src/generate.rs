@@ -74,7 +74,7 @@ fn run(
         match progress {
             Progress::Idle => return Ok(()),
             Progress::Worked => {}
-            Progress::Waiting => std::thread::yield_now(),
+            Progress::Waiting => engine.executor_mut().wait_for_step(model::LONGEST_WAIT),
         }
     }
 }

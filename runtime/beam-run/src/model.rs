@@ -5,14 +5,18 @@ use crate::drafts::{self, DraftArgs};
 use crate::failure::Failure;
 use artifact::{Artifact, WeightRecipe};
 use device::checkpoint::{Checkpoint, LoadOptions, Progress};
-use device::{PrepareError, Weights, pool_pages_for, pool_pages_of};
+use device::{Ahead, PrepareError, Weights, pool_pages_for, pool_pages_of};
 use engine::{Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
+use std::time::Duration;
 
 /// Context of a model that names none, and the longest that is taken without being asked for: its cache is held in
 /// memory from the start.
 const DEFAULT_CONTEXT_TOKENS: usize = 32768;
+
+/// How long a loop around an engine sleeps at most while a step runs; it wakes when the step is over.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Reads and verifies the artifact.
 pub fn artifact(dir: &Path) -> Result<Artifact, Failure> {
@@ -121,5 +125,9 @@ pub fn engine_of(
         other => Failure::input(other),
     })?;
     drafts::learn_costs(&mut executor, &mut limits)?;
+    // With a drafter a step is planned when its drafts are known.
+    if !args.disable_overlap_schedule && executor.facts().draft.is_none() {
+        executor = Box::new(Ahead::new(executor).map_err(|e| Failure::device(format!("R0305: no thread for the steps: {e}")))?);
+    }
     Engine::new(executor, limits).map_err(Failure::input)
 }

@@ -10,6 +10,7 @@
 //! cuda/         the executor that runs an artifact's kernels on a CUDA device
 //! truth.rs      the executor that defines: the compiler's interpreter behind the same contract
 //! shell.rs      what both are around a step: tickets, page copies, probes
+//! ahead.rs      an executor on a thread of its own, which takes a second step while the first runs
 //! files.rs      the host tier in files
 //! probe.rs      values traced out of, and injected into, either of them
 //! ```
@@ -18,6 +19,7 @@
 
 pub mod checkpoint;
 
+mod ahead;
 mod arena;
 mod cache;
 mod contract;
@@ -39,6 +41,7 @@ mod truth;
 mod view;
 mod walker;
 
+pub use ahead::Ahead;
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
 pub use cuda::{CudaExecutor, Given, Ranks, Timed, Verdict, describe_device, selftest};

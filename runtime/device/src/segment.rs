@@ -9,6 +9,7 @@ use crate::view::{Target, View};
 use ir::ValueId;
 use rayon::prelude::*;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Work below this many element operations is not worth waking a thread (a wake-up costs some ten microseconds).
@@ -55,6 +56,8 @@ pub(crate) struct Run<'a> {
     pub counts: RowCounts,
     /// Slot of the layer in each KV kind.
     pub slots: &'a [Option<usize>],
+    /// The rows that run, ascending and apart; `None`: all.
+    pub seen: Option<&'a [Range<usize>]>,
 }
 
 /// The caches, written by one block of rows at a time or read by all.
@@ -79,7 +82,7 @@ thread_local! {
 }
 
 impl Run<'_> {
-    /// Runs all rows. With a hook, rows run in order on this thread, and it sees every value.
+    /// Runs its rows. With a hook, rows run in order on this thread, and it sees every value.
     pub fn run(
         &self,
         arena: &mut Arena,
@@ -94,26 +97,35 @@ impl Run<'_> {
         let slots = |spots: &[Spot]| spots.iter().map(|s| s.slot(self.counts)).collect::<Vec<Slot>>();
         let (reads, targets) = arena.open(&slots(&self.segment.reads), &slots(&self.segment.writes), aside);
         let pools = if self.segment.stores { Pools::Write(Mutex::new(pools)) } else { Pools::Read(pools) };
-        let (rows, parallel) = self.rows_at_once(total, hook.is_some());
-        let block = |number: usize| {
-            let first = number * rows;
-            Block { first, count: rows.min(total - first), alone: rows >= total, reads: &reads, pools: &pools }
-        };
-        let mut parts: Vec<Vec<Option<Target<'_>>>> =
-            (0..total.div_ceil(rows)).map(|_| Vec::with_capacity(targets.len())).collect();
-        for (target, spot) in targets.into_iter().zip(&self.segment.writes) {
-            let chunks = target.chunks(rows * spot.row).into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-            parts.iter_mut().zip(chunks).for_each(|(part, chunk)| part.push(chunk));
+        let mut blocks = Vec::new();
+        let mut parallel = false;
+        for seen in self.seen.unwrap_or(&[0..total]) {
+            let (rows, shared) = self.rows_at_once(seen.len(), hook.is_some());
+            parallel |= shared;
+            blocks.extend(seen.clone().step_by(rows.max(1)).map(|first| {
+                let count = rows.min(seen.end - first);
+                Block { first, count, alone: rows >= seen.len(), reads: &reads, pools: &pools }
+            }));
         }
+        let mut parts: Vec<Vec<Option<Target<'_>>>> =
+            blocks.iter().map(|_| Vec::with_capacity(targets.len())).collect();
+        for (mut rest, spot) in targets.into_iter().zip(&self.segment.writes) {
+            let mut at = 0;
+            for (block, part) in blocks.iter().zip(&mut parts) {
+                let (_, from) = rest.split((block.first - at) * spot.row);
+                let (own, behind) = from.split(block.count * spot.row);
+                part.push(Some(own));
+                (rest, at) = (behind, block.first + block.count);
+            }
+        }
+        let blocks = blocks.iter().zip(parts);
         if parallel {
-            return parts
-                .into_par_iter()
-                .enumerate()
-                .try_for_each(|(i, mut targets)| self.block(&block(i), &mut targets, None));
+            let blocks: Vec<_> = blocks.collect();
+            return blocks.into_par_iter().try_for_each(|(block, mut targets)| self.block(block, &mut targets, None));
         }
         let mut hook = hook;
-        for (i, mut targets) in parts.into_iter().enumerate() {
-            self.block(&block(i), &mut targets, hook.as_deref_mut())?;
+        for (block, mut targets) in blocks {
+            self.block(block, &mut targets, hook.as_deref_mut())?;
         }
         Ok(())
     }

@@ -205,17 +205,25 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same memory, split into runs of `len` elements.
-    pub fn chunks(self, len: usize) -> Vec<Target<'a>> {
-        let len = len.max(1);
+    /// The first `len` elements, at most all, and the others.
+    pub fn split(self, len: usize) -> (Target<'a>, Target<'a>) {
+        fn two<T>(x: &mut [T], len: usize) -> (&mut [T], &mut [T]) {
+            x.split_at_mut(len.min(x.len()))
+        }
+        macro_rules! both {
+            ($of:ident, $x:ident, $len:expr) => {{
+                let (first, others) = two($x, $len);
+                (Target::$of(first), Target::$of(others))
+            }};
+        }
         match self {
-            Target::F32(x) => x.chunks_mut(len).map(Target::F32).collect(),
-            Target::Bf16(x) => x.chunks_mut(len).map(Target::Bf16).collect(),
-            Target::I32(x) => x.chunks_mut(len).map(Target::I32).collect(),
-            Target::Bool(x) => x.chunks_mut(len).map(Target::Bool).collect(),
-            Target::E4m3(x) => x.chunks_mut(len).map(Target::E4m3).collect(),
-            Target::E5m2(x) => x.chunks_mut(len).map(Target::E5m2).collect(),
-            Target::Nvfp4(x) => x.chunks_mut(len.div_ceil(BLOCK)).map(Target::Nvfp4).collect(),
+            Target::F32(x) => both!(F32, x, len),
+            Target::Bf16(x) => both!(Bf16, x, len),
+            Target::I32(x) => both!(I32, x, len),
+            Target::Bool(x) => both!(Bool, x, len),
+            Target::E4m3(x) => both!(E4m3, x, len),
+            Target::E5m2(x) => both!(E5m2, x, len),
+            Target::Nvfp4(x) => both!(Nvfp4, x, len.div_ceil(BLOCK)),
         }
     }
 }

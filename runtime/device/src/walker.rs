@@ -4,13 +4,14 @@ use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::drafting::{Given, Inputs};
-use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED};
+use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED, runs};
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
 use crate::shell::write_layer;
 use crate::view::{Target, View};
 use engine::{Arrivals, Step, StepError};
 use ir::{KernelEntry, ValueId};
+use std::ops::Range;
 
 /// One step under way.
 pub(crate) struct Walker<'a> {
@@ -33,6 +34,8 @@ struct Stage<'a> {
     program: &'a Program,
     params: &'a Params,
     slots: &'a [Option<usize>],
+    /// Rows that are enough where others may be skipped; `None`: all.
+    seen: Option<&'a [Range<usize>]>,
 }
 
 impl Walker<'_> {
@@ -42,7 +45,9 @@ impl Walker<'_> {
         for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
             self.input(name, View::I32(numbers));
         }
-        self.programs()
+        // Who looks on sees all rows.
+        let seen = runs(step.wanted.iter().map(|w| w.row), self.counts.tokens).filter(|_| self.probing.is_none());
+        self.programs(seen.as_deref())
     }
 
     /// The same with a drafter's inputs; captured rows are where the model left them.
@@ -57,28 +62,30 @@ impl Walker<'_> {
                 },
             );
         }
-        self.programs()
+        self.programs(None)
     }
 
-    fn programs(&mut self) -> Result<(), StepError> {
+    fn programs(&mut self, seen: Option<&[Range<usize>]>) -> Result<(), StepError> {
         let (entry, bucket) = (self.entry, self.bucket);
         let none = vec![None; self.pools.kinds()];
         let last = entry.graphs.len() - 1;
-        let stage = |number: usize, graph: usize, slots| Stage {
+        let stage = |number: usize, graph: usize, slots, seen| Stage {
             number,
             graph: &entry.graphs[graph],
             program: &bucket.programs[graph],
             params: &entry.params[number],
             slots,
+            seen,
         };
-        self.stage(&stage(0, 0, &none))?;
+        self.stage(&stage(0, 0, &none, None))?;
         for (i, instance) in entry.instances.iter().enumerate() {
             let graph = KernelEntry::class_graph(instance.class);
             self.take(&entry.slots[i]);
-            self.stage(&stage(Entry::instance_params(i), graph, &entry.slots[i]))?;
+            let seen = seen.filter(|_| i + 1 == entry.instances.len());
+            self.stage(&stage(Entry::instance_params(i), graph, &entry.slots[i], seen))?;
             self.capture(instance.layer)?;
         }
-        self.stage(&stage(entry.last_params(), last, &none))
+        self.stage(&stage(entry.last_params(), last, &none, None))
     }
 
     /// Waits for the pages of the layers that an instance reads, by KV kind.
@@ -141,6 +148,7 @@ impl Walker<'_> {
             rows: self.rows,
             counts: self.counts,
             slots: stage.slots,
+            seen: stage.seen.filter(|_| segment.may_skip),
         };
         let ended = match &mut self.probing {
             None => run.run(self.arena, self.pools, self.aside, None),

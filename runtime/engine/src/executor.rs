@@ -2,6 +2,7 @@
 
 use crate::{DraftFacts, PhysicalPage, Step, StepOutput};
 use ir::{KvLayout, Plan, RowsPerSequence};
+use std::time::Duration;
 
 /// Names a submitted step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +106,11 @@ pub trait Executor: Send {
         1
     }
 
+    /// Sleeps until a step may be over, `most` at the longest.
+    fn wait_for_step(&mut self, most: Duration) {
+        std::thread::sleep(most);
+    }
+
     /// Copies whole pages inside one kind's pool, one after the other and after all submitted steps: source, destination.
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError>;
 
@@ -174,6 +180,10 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn in_flight_limit(&self) -> usize {
         (**self).in_flight_limit()
+    }
+
+    fn wait_for_step(&mut self, most: Duration) {
+        (**self).wait_for_step(most);
     }
 
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {

@@ -135,6 +135,21 @@ impl Sequence {
         self.tokens.get(self.fed..).unwrap_or_default()
     }
 
+    /// Whether the choice of a token depends on the tokens before it other than through the model.
+    fn chooses_by_what_came(&self) -> bool {
+        self.request.constraint.is_some() || self.is_penalised()
+    }
+
+    /// Whether a token may come behind the one that is being chosen.
+    fn has_one_more(&self) -> bool {
+        self.tokens.len() + 1 < self.limit
+    }
+
+    /// Whether it has no row until the token that is being chosen is known, and has one then unless it ends.
+    pub fn needs_what_is_chosen(&self) -> bool {
+        self.choosing.is_some() && !self.ended && !self.is_out && self.chooses_by_what_came() && self.has_one_more()
+    }
+
     /// Rows that the next step could have. A token that is still being chosen counts where nothing about it has to be
     /// known before the next choice.
     pub fn rows_left(&self) -> usize {
@@ -142,10 +157,7 @@ impl Sequence {
             return 0;
         }
         let known = self.unfed().len();
-        let may_follow = self.request.constraint.is_none()
-            && !self.is_penalised()
-            && self.tokens.len() + 1 < self.limit
-            && self.fed == self.tokens.len();
+        let may_follow = !self.chooses_by_what_came() && self.has_one_more() && self.fed == self.tokens.len();
         known + usize::from(self.choosing.is_some() && may_follow)
     }
 

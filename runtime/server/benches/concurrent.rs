@@ -1,15 +1,16 @@
 //! Processor time of the server by streamed token, with many streams at once.
 //!
-//! `cargo bench -p server --bench concurrent [-- STREAMS [TOKENS [MILLISECONDS]]]`. The executor computes nothing; the clients
+//! `cargo bench -p server --bench concurrent [-- STREAMS [TOKENS [MILLISECONDS [PAUSE]]]]`. The executor computes nothing; the clients
 //! are a process of their own that reads whole sockets, so that its time is not the server's. The bound for 1,000 streams is
 //! 10 µs a token. A step takes no time, so that tokens meet on their way and go out together; with MILLISECONDS it takes
-//! so long, and every token is written to its socket alone.
+//! so long; the pieces of a stream are then PAUSE milliseconds apart, or as much as they usually are, and with 0 every token is
+//! written to its socket alone.
 
 use engine::sim::Blank;
 use engine::toy::facts;
 use engine::{Engine, Executor, ExecutorFacts, Limits, PhysicalPage, Step, StepError, StepOutput, Ticket};
 use serde_json::json;
-use server::{App, Options, Service, serve};
+use server::{App, Door, Options, Service, serve};
 use std::future::pending;
 use std::path::Path;
 use std::process::Command;
@@ -31,10 +32,11 @@ fn processor_seconds() -> f64 {
     [11, 12].iter().map(|at| fields[*at].parse::<f64>().expect("ticks")).sum::<f64>() / 100.0
 }
 
-fn numbers() -> (usize, usize, u64) {
+fn numbers() -> (usize, usize, u64, Duration) {
     let args: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let at = |i: usize, usual| args.get(i).copied().unwrap_or(usual);
-    (at(0, 1000), at(1, 200), at(2, 0) as u64)
+    let pause = args.get(3).map_or(Door::default().pause, |ms| Duration::from_millis(*ms as u64));
+    (at(0, 1000), at(1, 200), at(2, 0) as u64, pause)
 }
 
 /// Steps that take their time and no processor.
@@ -56,6 +58,10 @@ impl Executor for Paced {
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
         if Instant::now() < self.done { Ok(None) } else { self.content.poll(ticket) }
+    }
+
+    fn wait_for_step(&mut self, most: Duration) {
+        std::thread::sleep(most.min(self.done.saturating_duration_since(Instant::now())));
     }
 
     fn copy_pages(&mut self, _: usize, _: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {
@@ -95,7 +101,7 @@ async fn clients(address: String, streams: usize, tokens: usize) {
 }
 
 fn main() {
-    let (streams, tokens, step_ms) = numbers();
+    let (streams, tokens, step_ms, pause) = numbers();
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
     if let Ok(address) = std::env::var(ADDRESS) {
         return runtime().block_on(clients(address, streams, tokens));
@@ -108,7 +114,7 @@ fn main() {
     let limits = Limits { context_tokens: Some(tokens + 64), running: streams, ..Limits::default() };
     let executor = Paced { content: Blank::new(facts), step: Duration::from_millis(step_ms), done: Instant::now() };
     let engine = Engine::new(executor, limits).expect("engine");
-    let service = Service::start(engine).expect("thread");
+    let service = Service::behind(engine, Door { pause, ..Door::default() }).expect("thread");
     let options = Options { turn_grammar: false, ..Options::default() };
     let app = Arc::new(App::with_options(service, text, "blank".into(), options));
     let runtime = runtime();
@@ -124,7 +130,8 @@ fn main() {
     let (micros, request) = (whole.micros / (streams * tokens) as f64, begun.micros / streams as f64);
     let further = (whole.micros - begun.micros) / (streams * (tokens - 1).max(1)) as f64;
     println!(
-        "{streams} streams of {tokens} tokens, steps of {step_ms} ms: {micros:.2} us of processor time a token, {} events; {request:.0} us a request of one token, {further:.2} us each further one",
+        "{streams} streams of {tokens} tokens, steps of {step_ms} ms, pieces {} ms apart: {micros:.2} us of processor time a token, {} events; {request:.0} us a request of one token, {further:.2} us each further one",
+        pause.as_millis(),
         whole.events
     );
 }

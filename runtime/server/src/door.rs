@@ -12,11 +12,13 @@ pub struct Door {
     pub wait: Option<Duration>,
     /// An engine that has work and finishes no step for so long is stuck.
     pub stuck: Duration,
+    /// Between two pieces of a stream, where hundreds of streams go on with every step; 0: every token leaves by itself.
+    pub pause: Duration,
 }
 
 impl Default for Door {
     fn default() -> Self {
-        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60) }
+        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60), pause: Duration::from_millis(50) }
     }
 }
 

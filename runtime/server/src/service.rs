@@ -13,7 +13,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -144,7 +144,7 @@ impl Service {
         });
         let (limit_tokens, vocab) = (engine.limit_tokens(), engine.vocab());
         let most_running = engine.scheduler().most_running();
-        let (alive, writers) = (Alive(state.clone()), Writers::start()?);
+        let (alive, writers) = (Alive(state.clone()), Writers::start(door.pause)?);
         let own = door.clone();
         std::thread::Builder::new().name("engine".into()).spawn(move || {
             let state = alive.0.clone();
@@ -473,10 +473,10 @@ impl<E: Executor> Drop for Worker<E> {
         let groups: Vec<Arc<Group>> = std::mem::take(&mut self.clients).into_values().map(|c| c.group).collect();
         for group in groups {
             if let Some(outlet) = group.outlet() {
-                self.writers.call(outlet, group.number);
+                self.writers.call(outlet, group.number, false);
             }
         }
-        self.writers.go();
+        self.writers.go(None);
     }
 }
 
@@ -547,14 +547,11 @@ impl<E: Executor> Worker<E> {
                 self.rate.look(now, metrics.generated(), true);
                 Some(order)
             }
-            Progress::Waiting => match self.inbox.recv_timeout(poll) {
-                Ok(order) => Some(order),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(poll);
-                    None
-                }
-            },
+            // What comes meanwhile is for the step after this one.
+            Progress::Waiting => {
+                self.engine.executor_mut().wait_for_step(poll);
+                None
+            }
             Progress::Worked => None,
         };
         if let Some(order) = first {
@@ -710,7 +707,7 @@ impl<E: Executor> Worker<E> {
             let reason = FinishReason::Error(BROKE_OFF.into());
             let _ = client.events.send((client.index, Event::Finished { request, reason, usage: Usage::default() }));
             if let Some(outlet) = client.group.outlet() {
-                self.writers.call(outlet, client.group.number);
+                self.writers.call(outlet, client.group.number, false);
             }
         }
     }
@@ -728,19 +725,21 @@ impl<E: Executor> Worker<E> {
             if matches!(event, Event::Started { .. }) {
                 client.group.has_started.store(true, Ordering::Release);
             }
+            let is_first = client.first.is_none();
             if !client.group.is_probe {
                 client.note(&event, begun, now, &self.state);
             }
             let is_last = matches!(event, Event::Finished { .. });
+            let can_wait = matches!(event, Event::Token { .. }) && !is_first;
             let _ = client.events.send((client.index, event));
             if let Some(outlet) = client.group.outlet() {
-                self.writers.call(outlet, client.group.number);
+                self.writers.call(outlet, client.group.number, can_wait);
             }
             if is_last {
                 self.remove(id);
             }
         }
         self.events = events;
-        self.writers.go();
+        self.writers.go(Some(now));
     }
 }

@@ -1,12 +1,18 @@
 //! Threads that put on their sockets what a step has said: woken once a step for all its streams, instead of a task for each.
+//!
+//! A write to a socket costs more than all that led to it. Where a crowd of streams goes on with every step, what follows the
+//! first piece of a stream and is not its end waits for a pause to be over, so that tokens of several steps leave together.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// Cores that share a writer, and most writers.
 const CORES: usize = 8;
 const MOST: usize = 4;
+/// Streams that are a crowd.
+pub(crate) const CROWD: usize = 256;
 
 /// A stream that has something to say.
 pub(crate) trait Outlet: Send + Sync {
@@ -28,37 +34,52 @@ pub(crate) struct Memory {
 type Due = Vec<Arc<dyn Outlet>>;
 
 /// The engine's side: streams that are due are collected during a step, and told when it is over.
-pub(crate) struct Writers(Vec<Writer>);
+pub(crate) struct Writers {
+    all: Vec<Writer>,
+    /// Between two pieces of a stream in a crowd.
+    pause: Duration,
+    /// When those that can wait were told.
+    told: Option<Instant>,
+}
 
 struct Writer {
     due: Due,
+    /// Those that can wait.
+    patient: Due,
     inbox: Sender<Due>,
     /// Memory of those that were told.
     emptied: Receiver<Due>,
 }
 
 impl Writers {
-    /// As many as the machine's cores ask for.
-    pub fn start() -> std::io::Result<Writers> {
+    /// As many as the machine's cores ask for. `pause` lies between two pieces of a stream in a crowd.
+    pub fn start(pause: Duration) -> std::io::Result<Writers> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let all = (0..cores.div_ceil(CORES).min(MOST)).map(|_| Writer::start());
-        Ok(Writers(all.collect::<std::io::Result<_>>()?))
+        Ok(Writers { all: all.collect::<std::io::Result<_>>()?, pause, told: None })
     }
 
-    /// A stream has something to say. One stream always has the same writer, by this number.
-    pub fn call(&mut self, stream: Arc<dyn Outlet>, number: u64) {
-        if !stream.is_first_call() {
-            return;
-        }
-        let place = number % self.0.len().max(1) as u64;
-        if let Some(writer) = self.0.get_mut(place as usize) {
-            writer.due.push(stream);
+    /// A stream has something to say, which can wait or not. One stream always has the same writer, by this number.
+    pub fn call(&mut self, stream: Arc<dyn Outlet>, number: u64, can_wait: bool) {
+        let place = number % self.all.len().max(1) as u64;
+        let Some(writer) = self.all.get_mut(place as usize) else { return };
+        // One that waits already may have come to its end.
+        match (stream.is_first_call(), can_wait) {
+            (true, true) => writer.patient.push(stream),
+            (_, false) => writer.due.push(stream),
+            (false, true) => {}
         }
     }
 
-    /// The step is over.
-    pub fn go(&mut self) {
-        for writer in self.0.iter_mut().filter(|writer| !writer.due.is_empty()) {
+    /// The step was over at `now`. Without one, nobody waits.
+    pub fn go(&mut self, now: Option<Instant>) {
+        let patient: usize = self.all.iter().map(|writer| writer.patient.len()).sum();
+        let is_soon = now.zip(self.told).is_some_and(|(now, told)| now.saturating_duration_since(told) < self.pause);
+        if patient < CROWD || !is_soon {
+            self.told = now;
+            self.all.iter_mut().for_each(|writer| writer.due.append(&mut writer.patient));
+        }
+        for writer in self.all.iter_mut().filter(|writer| !writer.due.is_empty()) {
             let memory = writer.emptied.try_recv().unwrap_or_default();
             let _ = writer.inbox.send(std::mem::replace(&mut writer.due, memory));
         }
@@ -77,7 +98,7 @@ impl Writer {
                 let _ = back.send(streams);
             }
         })?;
-        Ok(Writer { due: Vec::new(), inbox, emptied })
+        Ok(Writer { due: Vec::new(), patient: Vec::new(), inbox, emptied })
     }
 }
 
@@ -117,22 +138,57 @@ mod tests {
         }
     }
 
-    #[test]
-    fn streams_are_called_once_a_step_and_a_defect_is_ones_own() {
+    fn streams(names: std::ops::Range<u32>) -> (Vec<Arc<dyn Outlet>>, Receiver<(u32, bool)>) {
         let (tells, told) = channel();
         let stream = |name| -> Arc<dyn Outlet> {
             Arc::new(Told { name, due: AtomicBool::new(false), tells: Mutex::new(tells.clone()) })
         };
-        let streams: Vec<Arc<dyn Outlet>> = (0..3).map(stream).collect();
-        let mut writers = Writers::start().unwrap();
+        (names.map(stream).collect(), told)
+    }
+
+    #[test]
+    fn streams_are_called_once_a_step_and_a_defect_is_ones_own() {
+        let (streams, told) = streams(0..3);
+        let mut writers = Writers::start(Duration::from_secs(60)).unwrap();
         for _ in 0..3 {
             for stream in streams.iter().chain(&streams) {
-                writers.call(stream.clone(), 7);
+                writers.call(stream.clone(), 7, true);
             }
             assert!(told.try_recv().is_err(), "nothing is said before the step is over");
-            writers.go();
+            writers.go(Some(Instant::now()));
             let said: Vec<(u32, bool)> = told.iter().take(3).collect();
             assert_eq!(said, [(0, true), (1, false), (2, true)]);
         }
+    }
+
+    #[test]
+    fn a_crowd_waits_and_whoever_begins_or_ends_does_not() {
+        let crowd = CROWD as u32;
+        let (streams, told) = streams(10..10 + crowd);
+        let start = Instant::now();
+        let mut writers = Writers::start(Duration::from_millis(50)).unwrap();
+        let mut step = |at_ms: Option<u64>, hurried: &[usize]| {
+            for (i, stream) in streams.iter().enumerate() {
+                writers.call(stream.clone(), 7, !hurried.contains(&i));
+            }
+            writers.go(at_ms.map(|ms| start + Duration::from_millis(ms)));
+        };
+        let heard = |n: u32| told.iter().take(n as usize).map(|(name, _)| name).collect::<Vec<u32>>();
+        // Nobody has heard anything yet, so there is nothing to wait for.
+        step(Some(0), &[]);
+        assert_eq!(heard(crowd).len(), CROWD);
+        step(Some(20), &[3]);
+        step(Some(40), &[3, 5]);
+        assert_eq!(heard(3), [13, 13, 15]);
+        assert!(told.try_recv().is_err(), "the others wait");
+        step(Some(50), &[]);
+        // One that could wait and then could not is called once more.
+        let mut all = heard(crowd + 1);
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), CROWD);
+        step(Some(60), &[]);
+        step(None, &[]);
+        assert_eq!(heard(crowd).len(), CROWD);
     }
 }

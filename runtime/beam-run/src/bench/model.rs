@@ -179,7 +179,7 @@ impl Bench {
             match progress {
                 Progress::Idle => break,
                 Progress::Worked => {}
-                Progress::Waiting => std::thread::yield_now(),
+                Progress::Waiting => self.engine.executor_mut().wait_for_step(model::LONGEST_WAIT),
             }
         }
         times.first = first.ok_or_else(|| Failure::device("R0303: an answer without a token; please report it"))?;

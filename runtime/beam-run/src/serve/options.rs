@@ -35,6 +35,10 @@ pub struct EndpointArgs {
     /// An engine that has work and finishes no step for so long is reported as stuck by `/health`, and takes no requests.
     #[arg(long, value_name = "SECONDS", default_value_t = Door::default().stuck.as_secs(), value_parser = clap::value_parser!(u64).range(1..=flags::MOST_SECONDS))]
     stuck_seconds: u64,
+    /// Time between two pieces of a stream where 256 streams and more go on with every step, so that tokens of several steps leave
+    /// in one write; beginnings and ends never wait. With 0 every token leaves by itself.
+    #[arg(long, value_name = "MS", default_value_t = Door::default().pause.as_millis() as u64, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    stream_pause_ms: u64,
     /// Most responses that are kept for later requests, the oldest go first; with 0 none is.
     #[arg(long, value_name = "N", default_value_t = Options::default().stored_responses)]
     stored_responses: usize,
@@ -112,7 +116,8 @@ impl EndpointArgs {
     /// Who may wait for the engine, and how long.
     pub fn door(&self) -> Door {
         let wait = (self.max_wait_seconds > 0).then(|| Duration::from_secs(self.max_wait_seconds));
-        Door { queued: self.max_queued_requests, wait, stuck: Duration::from_secs(self.stuck_seconds) }
+        let (stuck, pause) = (Duration::from_secs(self.stuck_seconds), Duration::from_millis(self.stream_pause_ms));
+        Door { queued: self.max_queued_requests, wait, stuck, pause }
     }
 
     /// The log that is asked for.

@@ -6,11 +6,13 @@
 mod bucket;
 mod graph;
 mod params;
+mod seen;
 mod segment;
 
 pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf, Spot};
 pub(crate) use graph::Prepared;
 pub(crate) use params::Params;
+pub(crate) use seen::runs;
 pub(crate) use segment::{Operation, Segment, Sink, Source};
 
 use crate::error::PrepareError;
@@ -146,8 +148,11 @@ fn prepare_entry(
     let slots = entry.instances.iter().map(|i| plan.kv.iter().map(|kv| kv.slot(i.layer)).collect()).collect();
     // What a drafter's entries leave are no logits.
     let vocab = if module.facts.captures.is_empty() { result_width(entry)? } else { 0 };
-    let buckets =
+    let mut buckets =
         planned.buckets.iter().map(|b| Bucket::new(b, entry, &graphs, plan, vocab)).collect::<Result<Vec<_>, _>>()?;
+    for bucket in &mut buckets {
+        seen::mark(&graphs, &entry.instances, &planned.captures, &mut bucket.programs);
+    }
     if buckets.is_empty() {
         return Err(mismatch(format!("has no bucket for entry `{}`", entry.name), "need one"));
     }

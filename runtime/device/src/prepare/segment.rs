@@ -64,6 +64,8 @@ pub(crate) struct Segment {
     pub work: usize,
     /// Whether the cache is written.
     pub stores: bool,
+    /// Whether, in the last layer that runs, nobody reads other rows of it than those whose logits are wanted.
+    pub may_skip: bool,
 }
 
 /// Ids of one segment, before places are known.
@@ -226,6 +228,7 @@ fn segment(
         scratch_bytes: 0,
         work: 0,
         stores: false,
+        may_skip: false,
     };
     let rounds = rounds(graph, draft, crossing);
     let places = scratch(graph, draft, crossing, &rounds, &mut out.scratch_bytes);

@@ -78,6 +78,30 @@ fn threads_do_not_matter() {
     assert_eq!(bits(&of(5)), bits(&one));
 }
 
+/// Rows whose logits nobody wants are skipped behind the last store: those that are wanted, and what later rows find in the
+/// cache, are the same bits.
+#[test]
+fn what_is_wanted_does_not_matter() {
+    for act in [DType::Bf16, DType::F32] {
+        let model = decoder(act);
+        let prompts = [tokens(150, VOCAB, 6), tokens(90, VOCAB, 7)];
+        let whole = prompts.each_ref().map(|p| bits(&logits(&mut model.cpu(), p, &[p.len()], 0)));
+        for wanted in [&[99, 159][..], &[0, 1, 2, 50, 120, 121], &[40], &[]] {
+            let mut cpu = model.cpu();
+            let mut first = step(&cpu, &[(0, 0, &prompts[0][..100]), (1, 0, &prompts[1][..60])], 0);
+            first.wanted.retain(|w| wanted.contains(&w.row));
+            for (row, found) in wanted.iter().zip(run(&mut cpu, first)) {
+                let (s, at) = if *row < 100 { (0, *row) } else { (1, row - 100) };
+                assert_eq!(bits(&[found]), whole[s][at..=at], "{act}, row {row} of {wanted:?}");
+            }
+            let second = step(&cpu, &[(0, 100, &prompts[0][100..]), (1, 60, &prompts[1][60..])], 0);
+            let found = bits(&run(&mut cpu, second));
+            assert_eq!(found[..50], whole[0][100..], "{act}, behind {wanted:?}");
+            assert_eq!(found[50..], whole[1][60..], "{act}, behind {wanted:?}");
+        }
+    }
+}
+
 /// Few rows, as many as blocks of drafts have, and such as threads cannot share out evenly.
 #[test]
 fn threads_do_not_matter_to_few_rows() {

@@ -6,13 +6,17 @@ use crate::{Event, FinishReason, SequenceRows, Step, WantedRow};
 use std::sync::Arc;
 
 impl Scheduler {
-    /// The next step, or `None` when there is nothing to compute now.
+    /// The next step, or `None` when there is nothing to compute now. A step that is planned while another is under way leaves
+    /// nobody behind: where the next row of an answer needs to know what is being chosen, all wait for it together.
     pub fn plan(&mut self) -> Option<(Step, Shares)> {
         self.sweep();
         self.admit();
         // Whoever has to be drafted for is, so that all verify in one step.
         if let Some(drafts) = self.plan_drafts() {
             return Some(drafts);
+        }
+        if self.in_flight > 0 && self.running.iter().any(|s| s.needs_what_is_chosen()) {
+            return None;
         }
         let (mut step, mut shares) = self.blank_step();
         loop {

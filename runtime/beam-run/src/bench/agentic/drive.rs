@@ -31,13 +31,13 @@ impl<E: Executor> Pace<E> for Wall {
         self.0.elapsed().as_secs_f64()
     }
 
-    fn called(&mut self, _: &mut Engine<E>, progress: Progress, due: Option<f64>) {
+    fn called(&mut self, engine: &mut Engine<E>, progress: Progress, due: Option<f64>) {
         match (progress, due) {
             (Progress::Idle, Some(due)) => {
                 let left = due - self.0.elapsed().as_secs_f64();
                 std::thread::sleep(Duration::from_secs_f64(left.max(0.0)));
             }
-            (Progress::Waiting, _) => std::thread::yield_now(),
+            (Progress::Waiting, _) => engine.executor_mut().wait_for_step(crate::model::LONGEST_WAIT),
             _ => {}
         }
     }
