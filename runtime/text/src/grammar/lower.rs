@@ -23,9 +23,10 @@ pub(crate) enum Use {
     Trial,
 }
 
-/// Text that is common and quick to admit: masks are kept for it.
+/// Text that is common and quick to admit: masks are kept for it. It is without the line ends that `.` does not mean, so that
+/// patterns with it admit it as a whole.
 pub(crate) fn slices() -> Vec<String> {
-    let json = r#"[^"\\\x00-\x1F\x7F]"#;
+    let json = r#"[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]"#;
     vec![r"[ \t\r\n]+".to_owned(), format!("{json}{{1,10}}"), format!("{json}{{1,30}}"), format!("{json}+")]
 }
 
