@@ -261,7 +261,7 @@ impl Elements {
         let head = match plain(&self.before_value) {
             // What ends the key is found where it first stands.
             Some(then) if !then.is_empty() => {
-                let (ends, whole) = (not(&[then.clone()], SOME), format!("({key} {})", slashed(&then)));
+                let (ends, whole) = (not(std::slice::from_ref(&then), SOME), format!("({key} {})", slashed(&then)));
                 let closers = self.key_avoid.split_last().map_or(&[][..], |(_, closers)| closers);
                 writer.terminal(&format!("{whole}{}{ends}", not(closers, ANY)))
             }
