@@ -1,7 +1,9 @@
-//! What errors look like on each route: handlers answer with an [`ApiError`], and the route's path decides about its body.
+//! What errors look like on each route: handlers answer with an [`ApiError`], and the route's path decides about its body, on
+//! routes of two protocols who asks.
 
 use crate::error::ApiError;
 use crate::ids;
+use crate::models::Asker;
 use axum::Json;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -11,9 +13,16 @@ use axum::response::{IntoResponse, Response};
 /// Paths whose errors have the form of the Messages API.
 const MESSAGES: &str = "/v1/messages";
 
-/// Whether a path belongs to the Messages API.
-fn is_messages(path: &str) -> bool {
-    path.strip_prefix(MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Paths that clients of OpenAI's and of Anthropic's APIs share.
+const SHARED: &str = "/v1/models";
+
+/// Whether a request is one of the Messages API.
+fn is_messages(request: &Request) -> bool {
+    let is_below = |path: &str| {
+        let rest = request.uri().path().strip_prefix(path);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    is_below(MESSAGES) || (is_below(SHARED) && matches!(Asker::of(request.headers()), Asker::Anthropic))
 }
 
 /// Name of a request: in a header of every answer, and with Messages in the body of an error.
@@ -27,7 +36,7 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 /// Gives an error's answer the form that clients of its route read.
 pub(crate) async fn in_the_routes_form(mut request: Request, next: Next) -> Response {
     let id = RequestId(ids::name("req_"));
-    let is_messages = is_messages(request.uri().path());
+    let is_messages = is_messages(&request);
     request.extensions_mut().insert(id.clone());
     let response = next.run(request).await;
     let (mut response, header) =

@@ -1,13 +1,15 @@
 //! What is served, and whether it works.
 
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, brief};
 use crate::params::unknown_model;
 use crate::payload::Name;
 use axum::Json;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +17,37 @@ use std::sync::atomic::Ordering;
 /// The description of all routes.
 const OPENAPI: &str = include_str!("openapi.json");
 
-fn card(app: &App) -> Value {
+/// Header that clients of the Messages API send with every request.
+pub(crate) const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// Who asks, which decides about the form of the answer.
+pub(crate) enum Asker {
+    OpenAi,
+    Anthropic,
+}
+
+impl Asker {
+    /// Whoever sends these headers.
+    pub fn of(headers: &HeaderMap) -> Asker {
+        if headers.contains_key(ANTHROPIC_VERSION) { Asker::Anthropic } else { Asker::OpenAi }
+    }
+
+    fn card(&self, app: &App) -> Value {
+        match self {
+            Asker::OpenAi => openai_card(app),
+            Asker::Anthropic => anthropic_card(app),
+        }
+    }
+}
+
+/// What clients of the Messages API are told of the model; `created_at` is when it was loaded.
+fn anthropic_card(app: &App) -> Value {
+    let seconds = i64::try_from(app.created).unwrap_or(0);
+    let created = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    json!({"type": "model", "id": app.model, "display_name": app.model, "created_at": created.to_string()})
+}
+
+fn openai_card(app: &App) -> Value {
     json!({
         "id": app.model,
         "object": "model",
@@ -27,14 +59,59 @@ fn card(app: &App) -> Value {
     })
 }
 
+/// Which part of a list is asked for.
+#[derive(Deserialize)]
+pub(crate) struct Page {
+    limit: Option<String>,
+    after_id: Option<String>,
+    before_id: Option<String>,
+}
+
+/// Most models of a list, of which there is one.
+const MOST_LISTED: u32 = 1000;
+
+impl Page {
+    /// Whether the only model is on it.
+    fn has_model(&self, app: &App) -> Result<bool, ApiError> {
+        let wrong = |param: &str, found: &str, expected: &str| {
+            let message = format!("`{param}` is {}, it must be {expected}", brief(&found.into()));
+            ApiError::field(param, "invalid_value", message)
+        };
+        if let Some(limit) = &self.limit
+            && !limit.parse().is_ok_and(|n| (1..=MOST_LISTED).contains(&n))
+        {
+            return Err(wrong("limit", limit, &format!("a whole number from 1 to {MOST_LISTED}")));
+        }
+        for (param, id) in [("after_id", &self.after_id), ("before_id", &self.before_id)] {
+            if let Some(id) = id.as_ref().filter(|id| **id != app.model) {
+                return Err(wrong(param, id, &format!("the id of a listed model, `{}`", app.model)));
+            }
+        }
+        Ok(self.after_id.is_none() && self.before_id.is_none())
+    }
+}
+
 /// `GET /v1/models`
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [card(&app)]}))
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let asker = Asker::of(&headers);
+    let Asker::Anthropic = asker else { return Ok(Json(json!({"object": "list", "data": [asker.card(&app)]}))) };
+    let Query(page) = page.map_err(|error| ApiError::bad("invalid_query", error.body_text()))?;
+    let data: Vec<Value> = page.has_model(&app)?.then(|| asker.card(&app)).into_iter().collect();
+    let id = data.first().map(|_| &app.model);
+    Ok(Json(json!({"data": data, "has_more": false, "first_id": id, "last_id": id})))
 }
 
 /// `GET /v1/models/{id}`
-pub(crate) async fn one(State(app): State<Arc<App>>, Name(id): Name) -> Result<Json<Value>, ApiError> {
-    if id == app.model { Ok(Json(card(&app))) } else { Err(unknown_model(&app, &id)) }
+pub(crate) async fn one(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Name(id): Name,
+) -> Result<Json<Value>, ApiError> {
+    if id == app.model { Ok(Json(Asker::of(&headers).card(&app))) } else { Err(unknown_model(&app, &id)) }
 }
 
 /// Why the server does not work, if it does not.

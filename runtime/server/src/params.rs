@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, brief};
-use crate::fields::{Fields, token_id, wrong_type};
+use crate::fields::{Fields, token_id};
 use crate::ids::random;
 use crate::turn::Params;
 use engine::Sampling;
@@ -137,9 +137,19 @@ fn logit_bias(app: &App, fields: Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError
             let message = format!("`logit_bias` names {shown}, token ids go from 0 to {most}, in digits alone");
             ApiError::field("logit_bias", "invalid_value", message)
         })?;
-        let bias = value.as_f64().filter(|x| (-100.0..=100.0).contains(x));
-        bias.map(|x| (id, x as f32))
-            .ok_or_else(|| wrong_type("logit_bias", value, "a number from -100 to 100 for each token"))
+        let bias = value.as_f64().ok_or_else(|| {
+            let message =
+                format!("`logit_bias` is {} for the token {id}, it must be a number from -100 to 100", brief(value));
+            ApiError::field("logit_bias", "invalid_type", message)
+        })?;
+        match (-100.0..=100.0).contains(&bias) {
+            true => Ok((id, bias as f32)),
+            false => {
+                let message =
+                    format!("`logit_bias` is {} for the token {id}, it must be from -100 to 100", brief(value));
+                Err(ApiError::field("logit_bias", "invalid_value", message))
+            }
+        }
     };
     map.iter().map(entry).collect()
 }

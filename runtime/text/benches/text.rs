@@ -247,6 +247,9 @@ fn main() {
         "{{\"name\": \"Ann Lee\", \"age\": 42, \"email\": \"a@b.org\", \"tags\": [\"red\", \"blue\"], \"address\": {{\"street\": \"Main St\", \"zip\": \"12345\"}}, \"notes\": \"{notes}\"}}"
     );
     masks(&compiler, "JSON document", &answer, &greedy.encode(&document));
+    let pattern = json!({"type": "object", "properties": {"notes": {"type": "string", "pattern": "^.+$"}}, "required": ["notes"], "additionalProperties": false});
+    let held = GrammarSpec::JsonSchema { schema: pattern, strict: true };
+    masks(&compiler, "JSON document, pattern `^.+$`", &held, &greedy.encode(&format!("{{\"notes\": \"{notes}\"}}")));
     let thought = format!("<|channel|>analysis<|message|>{}<|end|><|start|>assistant", prose(&mut dice, 400));
     let calls = format!(
         "{thought} to=edit<|channel|>analysis <|constrain|>xml<|message|><rfl:parameter name=\"path\">\nsrc/lib.rs\n</rfl:parameter>\n<rfl:parameter name=\"old\">\n{}\n</rfl:parameter>\n<rfl:parameter name=\"new\">\n{}\n</rfl:parameter><|call|>",

@@ -84,6 +84,36 @@ fn errors_are_in_the_words_of_the_grammar() {
             schema(json!({"properties": {"a": {"pattern": "a("}}})),
             vec!["`schema.properties.a.pattern`", "unclosed group"],
         ),
+        (
+            schema(json!({"properties": {"a": {"pattern": "(?P<x>a)"}}})),
+            vec!["`schema.properties.a.pattern`: is `(?P<x>a)`", "`(?P<` begins no group of ECMA 262"],
+        ),
+        (
+            schema(json!({"items": {"type": "string", "pattern": "^[]$"}, "type": "array", "minItems": 1})),
+            vec!["`schema.items.pattern`: is `^[]$`, which finds nothing in any text; correct it"],
+        ),
+        (
+            schema(json!({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2})),
+            vec!["`schema.exclusiveM", "leaves no whole number between `exclusiveMinimum` 1 and `exclusiveMaximum` 2"],
+        ),
+        (schema(json!({"pattern": "a++"})), vec!["`schema.pattern`", "`+` repeats what is repeated already"]),
+        (schema(json!({"pattern": "\\u{110000}"})), vec!["`schema.pattern`", "beyond `\\u{10FFFF}`"]),
+        (
+            schema(json!({"type": "integer", "minimum": u64::MAX, "maximum": i64::MAX})),
+            vec!["`schema.minimum`: leaves no whole number between `minimum` 18446744073709551615 and `maximum` 922"],
+        ),
+        (
+            schema(json!({"type": "integer", "minimum": u64::MAX, "maximum": 9, "multipleOf": 2})),
+            vec!["leaves no whole number between"],
+        ),
+        (
+            schema(json!({"items": {"type": "number", "minimum": 1e30, "exclusiveMaximum": 1e30}})),
+            vec!["`schema.items.minimum`: leaves no number between `minimum` 1e+30 and `exclusiveMaximum` 1e+30"],
+        ),
+        (
+            schema(json!({"type": "integer", "maximum": u64::MAX, "multipleOf": 2})),
+            vec!["`schema.maximum`: has the number 18446744073709551615", "beside `multipleOf`; choose a number"],
+        ),
         (GrammarSpec::Ebnf("root ::= \"a\"{1000000}".into()), vec!["1000000 times", "10000"]),
         (GrammarSpec::Ebnf("root ::= \"a\"{2,1}".into()), vec!["{2,1}"]),
         (choice, vec!["20000", "4000"]),

@@ -179,10 +179,15 @@ pub(crate) fn tool_of(at: &str, function: &Map<String, Value>) -> Result<Tool, A
     let description = parts::optional_word(fields, at, "description")?;
     let parameters = parts::object_schema(fields, at, "parameters")?.cloned().unwrap_or(Value::Null);
     let strict = parts::switch(fields, at, "strict")?.unwrap_or(false);
-    let known = ["name", "description", "parameters", "strict"];
-    let is_shown = |(key, value): &(&String, &Value)| known.contains(&key.as_str()) && !value.is_null();
-    let shown = function.iter().filter(is_shown).map(|(key, value)| (key.clone(), value.clone())).collect();
-    Ok(Tool { shown, ..Tool::new(name, description, parameters, Some(strict)) })
+    let tool = Tool::new(name, description, parameters, Some(strict));
+    let sent = function.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str());
+    let mut shown = Map::new();
+    for key in sent.chain(["parameters"]) {
+        if let Some(value) = tool.shown.get(key) {
+            shown.insert(key.to_owned(), value.clone());
+        }
+    }
+    Ok(Tool { shown, ..tool })
 }
 
 fn tool_choice(fields: Fields<'_>, tools: &[Tool]) -> Result<ToolChoice, ApiError> {

@@ -186,3 +186,68 @@ async fn requests_may_bring_a_template_where_that_is_allowed() {
     assert!(reply.status == StatusCode::BAD_REQUEST);
     assert!(reply.json()["error"]["message"].as_str().unwrap().contains("line 2"));
 }
+
+/// A message as official clients put it together from deltas: what is new is taken, texts are joined, lists by their index.
+fn put_together(message: &mut Value, delta: &Value) {
+    match (message, delta) {
+        (Value::Object(message), Value::Object(delta)) => {
+            for (key, value) in delta.iter().filter(|(key, _)| *key != "index") {
+                put_together(message.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::String(text), Value::String(more)) => text.push_str(more),
+        (Value::Array(all), Value::Array(more)) => {
+            for one in more {
+                let index = one["index"].as_u64().unwrap() as usize;
+                all.resize(all.len().max(index + 1), Value::Null);
+                put_together(&mut all[index], one);
+            }
+        }
+        (empty @ Value::Null, Value::Array(_)) => {
+            *empty = json!([]);
+            put_together(empty, delta);
+        }
+        (empty @ Value::Null, Value::Object(_)) => {
+            *empty = json!({});
+            put_together(empty, delta);
+        }
+        (empty @ Value::Null, value) => *empty = value.clone(),
+        (_, Value::Null) => {}
+        (known, other) => panic!("{other} behind {known}"),
+    }
+}
+
+#[tokio::test]
+async fn deltas_put_together_are_the_message_of_the_whole_answer() {
+    let reasons = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    for (script, more, has_content) in [
+        (ANSWER.to_owned(), json!({}), true),
+        (ANSWER.to_owned(), json!({"separate_reasoning": false}), true),
+        (ANSWER.to_owned(), json!({"max_tokens": 5}), false),
+        (ANSWER.to_owned(), json!({"max_tokens": 1}), false),
+        (call(&[("s", "a"), ("n", "1")]), json!({}), false),
+        (call(&[]), json!({"stream_reasoning": false}), false),
+        (format!("{reasons}<|channel|>final<|message|>"), json!({}), false),
+        (String::new(), json!({}), false),
+    ] {
+        let app = app(&script);
+        let tools = json!([tool("f", json!({"s": {"type": "string"}, "n": {"type": "integer"}}))]);
+        let body = chat_body(with(json!({"temperature": 0, "tools": tools}), more));
+        let mut message = post(&app, CHAT, body.clone()).await.json()["choices"][0]["message"].clone();
+        assert_eq!(message["content"].is_string(), has_content, "{script}: {message}");
+        let events = post(&app, CHAT, with(body, json!({"stream": true}))).await.events();
+        let mut summed = json!({"reasoning_content": null});
+        for event in &events[..events.len() - 1] {
+            let chunk: Value = serde_json::from_str(event).unwrap();
+            put_together(&mut summed, &chunk["choices"][0]["delta"]);
+        }
+        for message in [&mut message, &mut summed] {
+            for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+                let call = call.as_object_mut().unwrap();
+                assert!(call.remove("id").unwrap().as_str().unwrap().starts_with("call_"));
+                call.remove("index");
+            }
+        }
+        assert_eq!(summed, message, "{script}");
+    }
+}

@@ -64,7 +64,8 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         (json!({"presence_penalty": [1]}), "presence_penalty", "invalid_type"),
         (json!({"logit_bias": {"2048": 1}}), "logit_bias", "invalid_value"),
         (json!({"logit_bias": {"a": 1}}), "logit_bias", "invalid_value"),
-        (json!({"logit_bias": {"1": 101}}), "logit_bias", "invalid_type"),
+        (json!({"logit_bias": {"1": 101}}), "logit_bias", "invalid_value"),
+        (json!({"logit_bias": {"1": "a"}}), "logit_bias", "invalid_type"),
         (json!({"logit_bias": [1]}), "logit_bias", "invalid_type"),
         (json!({"max_tokens": 0}), "max_tokens", "invalid_value"),
         (json!({"min_tokens": -1}), "min_tokens", "invalid_value"),
@@ -101,6 +102,15 @@ async fn a_shared_parameter_out_of_its_range_is_named() {
         for reply in [post(&app, CHAT, chat_body(fields.clone())).await, post(&app, TEXTS, texts).await] {
             assert_eq!(error(&reply), expected(400, param, code), "{fields}");
         }
+    }
+    for (fields, says) in [
+        (json!({"logit_bias": {"7": -100.5}}), "`logit_bias` is -100.5 for the token 7, it must be from -100 to 100"),
+        (
+            json!({"logit_bias": {"7": "x"}}),
+            "`logit_bias` is \"x\" for the token 7, it must be a number from -100 to 100",
+        ),
+    ] {
+        assert_eq!(post(&app, CHAT, chat_body(fields)).await.json()["error"]["message"], says);
     }
     let harmless = json!({"n": 1, "best_of": 1, "use_beam_search": false, "length_penalty": 1.0, "echo": false, "temperature": null, "unknown": {}, "logit_bias": {}, "stop": [], "user": "u", "max_tokens": 1});
     assert_eq!(post(&app, CHAT, chat_body(harmless)).await.status, StatusCode::OK);

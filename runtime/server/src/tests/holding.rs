@@ -102,7 +102,7 @@ async fn a_parameter_written_twice_is_the_same_whole_and_streamed() {
             let options = if is_held { Options::default() } else { free() };
             let is_typed = parameters.get("properties").is_some();
             let app = app_with_options(scripted(&script), options);
-            let function = json!({"name": "f", "strict": is_held, "parameters": parameters});
+            let function = json!({"name": "f", "strict": is_held && is_typed, "parameters": parameters});
             let choice = if is_held { "required" } else { "auto" };
             let tools = json!([{"type": "function", "function": function}]);
             let ask = chat_body(json!({"tools": tools, "tool_choice": choice, "temperature": 0}));
@@ -135,4 +135,53 @@ async fn undeclared_parameters_are_of_the_type_that_the_schema_gives_them() {
             assert_eq!(streamed(&app, ask).await.0[0].calls, choices[0].calls);
         }
     }
+}
+
+#[tokio::test]
+async fn a_tool_without_parameters_is_called_with_an_empty_object() {
+    // The model would write one.
+    let invents = app_with_options(scripted(&call(&[("city", "Madrid")])), Options::default());
+    // It would not.
+    let plain = app_with_options(scripted(&call(&[])), Options::default());
+    let function = |more: Value| with(json!({"name": "f"}), more);
+    let (bare, listed) = (json!({"type": "object"}), json!({"type": "object", "properties": {}}));
+    let city = "{\"city\":\"Madrid\"}";
+    for (function, invented) in [
+        (function(json!({})), "{}"),
+        (function(json!({"parameters": null})), "{}"),
+        (function(json!({"strict": true})), "{}"),
+        (function(json!({"parameters": {}, "strict": true})), "{}"),
+        (function(json!({"parameters": bare, "strict": true})), "{}"),
+        (function(json!({"parameters": listed})), "{}"),
+        (function(json!({"parameters": {}})), city),
+        (function(json!({"parameters": bare})), city),
+    ] {
+        for (app, expected) in [(&invents, invented), (&plain, "{}")] {
+            for choice in ["required", "auto"] {
+                let tools = json!([{"type": "function", "function": function}]);
+                let ask = chat_body(
+                    json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false, "temperature": 0}),
+                );
+                let (choices, _) = whole(app, ask.clone()).await;
+                assert_eq!(choices[0].calls, [("f".to_owned(), expected.to_owned())], "{function} {choice}");
+                assert_eq!(streamed(app, ask).await.0[0].calls, choices[0].calls, "{function} {choice}");
+            }
+        }
+    }
+    // The model is shown that there are none, in the form that all know.
+    let text = async |function: Value| {
+        let ask = json!({"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": function}]});
+        let tokens = post(&plain, "/tokenize", ask).await.json()["tokens"].clone();
+        post(&plain, "/detokenize", json!({"tokens": tokens, "skip_special_tokens": false})).await.json()["text"]
+            .to_string()
+    };
+    let shown = text(function(json!({"parameters": listed}))).await;
+    assert!(shown.contains(r#"\"parameters\":{\"type\":\"object\",\"properties\":{}}"#), "{shown}");
+    for more in [json!({}), json!({"parameters": null}), json!({"parameters": {}}), json!({"parameters": bare})] {
+        assert_eq!(text(function(more.clone())).await, shown, "{more}");
+    }
+    let open = json!({"type": "object", "additionalProperties": {"type": "integer"}});
+    assert!(
+        text(function(json!({"parameters": open}))).await.contains(r#"{\"type\":\"object\",\"additionalProperties\""#)
+    );
 }

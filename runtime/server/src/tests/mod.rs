@@ -116,6 +116,11 @@ async fn get(app: &Arc<App>, path: &str) -> Reply {
     send(app, Request::get(path).body(Body::empty()).unwrap()).await
 }
 
+/// As clients of the Messages API ask.
+async fn get_as_anthropic(app: &Arc<App>, path: &str) -> Reply {
+    send(app, Request::get(path).header("anthropic-version", "2023-06-01").body(Body::empty()).unwrap()).await
+}
+
 async fn post_bytes(app: &Arc<App>, path: &str, body: impl Into<Body>) -> Reply {
     let request = Request::post(path).header("content-type", "application/json");
     send(app, request.body(body.into()).unwrap()).await
@@ -219,7 +224,7 @@ fn joined(reply: &Reply, n: usize) -> (Vec<Choice>, Value) {
         to.logprobs.extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
         let delta = choice["delta"].as_object().unwrap();
         if !std::mem::replace(&mut begun[index], true) {
-            assert_eq!(choice["delta"], json!({"role": "assistant", "content": ""}));
+            assert_eq!(choice["delta"], json!({"role": "assistant", "content": null}));
             continue;
         }
         if let Some(finish) = choice["finish_reason"].as_str() {

@@ -129,3 +129,43 @@ async fn models_and_health_tell_what_is_served() {
     assert_eq!(get(&app, "/v1/models/other/x").await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&app, "/health").await.json(), json!({"status": "ok"}));
 }
+
+#[tokio::test]
+async fn models_are_told_in_the_words_of_who_asks() {
+    let app = app("");
+    let card = get_as_anthropic(&app, "/v1/models/toy").await.json();
+    let created = card["created_at"].as_str().unwrap();
+    assert_eq!(created.parse::<jiff::Timestamp>().unwrap().as_second(), app.created as i64);
+    assert!(created.ends_with('Z') && created.contains('T'), "{created}");
+    assert_eq!(card, json!({"type": "model", "id": "toy", "display_name": "toy", "created_at": created}));
+    let list = |data: Value, id: Value| json!({"data": data, "has_more": false, "first_id": id, "last_id": id});
+    for query in ["", "?limit=1", "?limit=1000"] {
+        let found = get_as_anthropic(&app, &format!("/v1/models{query}")).await.json();
+        assert_eq!(found, list(json!([card]), json!("toy")), "{query}");
+    }
+    for query in ["?after_id=toy", "?limit=20&before_id=toy"] {
+        let found = get_as_anthropic(&app, &format!("/v1/models{query}")).await.json();
+        assert_eq!(found, list(json!([]), Value::Null), "{query}");
+    }
+    for (query, says) in [
+        ("limit=0", "`limit` is \"0\", it must be a whole number from 1 to 1000"),
+        ("limit=x", "\"x\""),
+        ("after_id=other", "`after_id` is \"other\", it must be the id of a listed model, `toy`"),
+        ("limit=1&limit=2", "duplicate"),
+    ] {
+        let reply = get_as_anthropic(&app, &format!("/v1/models?{query}")).await;
+        let error = &reply.json()["error"];
+        assert_eq!(
+            (reply.status, &error["type"]),
+            (StatusCode::BAD_REQUEST, &json!("invalid_request_error")),
+            "{query}"
+        );
+        assert!(error["message"].as_str().unwrap().contains(says), "{query}: {error}");
+    }
+    let unknown = get_as_anthropic(&app, "/v1/models/other").await;
+    assert_eq!((unknown.status, &unknown.json()["type"]), (StatusCode::NOT_FOUND, &json!("error")));
+    assert_eq!(unknown.json()["error"]["type"], "not_found_error");
+    // The others are told as ever, whatever they ask.
+    let models = get(&app, "/v1/models?limit=x").await.json();
+    assert_eq!((&models["object"], &models["data"][0]["object"]), (&json!("list"), &json!("model")));
+}

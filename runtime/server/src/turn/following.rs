@@ -177,6 +177,7 @@ impl Constraint for Following {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use text::grammar::{Compiler, GrammarSpec, Limits};
 
     #[test]
     fn what_other_threads_compute_is_not_counted() {
@@ -190,6 +191,26 @@ mod tests {
         });
         told.recv().unwrap();
         assert!(computed() - begun < some);
+    }
+
+    #[test]
+    fn masks_ahead_of_drafts_are_not_paid_for() {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/beam-nano");
+        let tokenizer = Arc::new(text::Tokenizer::load(&dir.join("tokenizer.json")).unwrap());
+        let limits = Limits { time: Duration::from_secs(600), ..Limits::default() };
+        let compiler = Compiler::new(tokenizer.clone(), &[2046], limits).unwrap();
+        let list = "[\"東京 a\", \"b\\n\", \"c d e\", \"123\", \"é!\", \"x\"]";
+        let ids = tokenizer.encode(list, false).unwrap();
+        let schema = serde_json::json!({"type": "array", "items": {"type": "string", "pattern": "^[^q]{1,40}$"}});
+        let spec = GrammarSpec::JsonSchema { schema, strict: true };
+        let grammar = compiler.compile(&spec).unwrap();
+        let mut following = Following::choices(&grammar, 1, Least::default()).next().unwrap();
+        let begun = computed();
+        let masks = following.masks(&ids).unwrap().len();
+        let took = computed() - begun;
+        let spent = TIME_AT_FIRST - following.left().time;
+        // The first mask was worked out when the grammar was compiled; all others take their time here.
+        assert!(masks > 4 && spent < took / 2, "{spent:?} of {took:?} were paid for, {masks} masks");
     }
 
     #[test]

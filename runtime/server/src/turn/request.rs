@@ -59,7 +59,7 @@ pub(crate) struct Tool {
     pub name: String,
     /// The function as the template shows it: `name`, `description`, `parameters`, `strict`, what is known of them.
     pub shown: Map<String, Value>,
-    /// JSON Schema of its arguments; null takes any.
+    /// JSON Schema of its arguments; null takes none.
     pub parameters: Value,
     /// Whether a schema that cannot be held is refused.
     pub strict: bool,
@@ -75,9 +75,7 @@ impl Tool {
         if let Some(description) = description {
             shown.insert("description".into(), json!(description));
         }
-        if !parameters.is_null() {
-            shown.insert("parameters".into(), parameters.clone());
-        }
+        shown.insert("parameters".into(), shown_parameters(&parameters));
         if let Some(strict) = strict {
             shown.insert("strict".into(), json!(strict));
         }
@@ -87,6 +85,22 @@ impl Tool {
     /// The form in which templates and the response parser read it.
     pub fn json(&self) -> Value {
         json!({"type": "function", "function": self.shown})
+    }
+}
+
+/// The schema of arguments as the model is shown it: one that says no more than that they are an object lists no properties, so
+/// that the model invents none.
+pub(crate) fn shown_parameters(schema: &Value) -> Value {
+    const WORDS: [&str; 5] = ["type", "title", "description", "$schema", "$comment"];
+    match schema {
+        Value::Null => json!({"type": "object", "properties": {}}),
+        Value::Object(map) if map.keys().all(|key| WORDS.contains(&key.as_str())) => {
+            let mut shown = map.clone();
+            shown.entry("type").or_insert(json!("object"));
+            shown.entry("properties").or_insert(json!({}));
+            Value::Object(shown)
+        }
+        other => other.clone(),
     }
 }
 

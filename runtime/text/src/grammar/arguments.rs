@@ -4,8 +4,8 @@
 //! one form behind a value that was closed, and one behind a value that the next element's opener ended.
 
 use super::pieces::{Part, Parts, parts, plain, spelt, written};
-use super::prepared::Problem;
-use super::region::{Text, ended_text, joined};
+use super::prepared::{Fault, Problem};
+use super::region::{ANY, SOME, Text, either, ended_text, joined};
 use super::schema::{Form, Reader};
 use super::spec::ToolSpec;
 use super::writer::{Piece, Writer, quoted, slashed};
@@ -18,6 +18,8 @@ use std::collections::HashSet;
 
 /// Most ways in which a value may end.
 const ENDINGS: usize = 32;
+/// What a name of a parameter that is not declared may be: no line break, and nothing else that is not seen.
+const NAME: &str = r"/[^\x00-\x1F\x7F]+/";
 
 /// The elements of a template, in parts.
 pub(crate) struct Elements {
@@ -26,6 +28,10 @@ pub(crate) struct Elements {
     key: Hir,
     /// Tells whether a whole text is a key.
     whole_key: Option<PikeVM>,
+    /// What must not stand in a key: what ends the call, or the key itself.
+    key_avoid: Vec<String>,
+    /// What finds it there.
+    key_carried: Option<Carried>,
     /// From the key to the value.
     before_value: Parts,
     /// What closes a value.
@@ -52,7 +58,8 @@ impl Elements {
         let at = all.iter().position(|part| key_of(part).is_some())?;
         let none = |_: &str| None;
         let before_key = parts(writer, &Hir::concat(all.get(..at)?.to_vec()), &none)?;
-        let before_value = parts(writer, &Hir::concat(all.get(at + 1..)?.to_vec()), &none)?;
+        let behind_key = Hir::concat(all.get(at + 1..)?.to_vec());
+        let before_value = parts(writer, &behind_key, &none)?;
         let begins = plain(&before_key);
         let (mut closed, mut cut, mut avoid) = (Vec::new(), Vec::new(), closers.to_vec());
         for (ending, ahead) in endings(format.terminator.patterns.first()?.hir())? {
@@ -73,6 +80,8 @@ impl Elements {
             }
         }
         let key = key_of(all.get(at)?)?;
+        let ends_key = Some(spelt(&behind_key)).filter(|regex| !regex.is_empty());
+        let key_avoid: Vec<String> = closers.iter().cloned().chain(ends_key).collect();
         (!closed.is_empty()).then(|| Elements {
             before_key,
             whole_key: whole(&key),
@@ -80,7 +89,9 @@ impl Elements {
             before_value,
             closed,
             cut,
-            carried: PikeVM::new(&avoid.join("|")).ok().map(Carried),
+            key_carried: Carried::avoiding(&key_avoid),
+            key_avoid,
+            carried: Carried::avoiding(&avoid),
             avoid,
             json_values: format.json_values,
         })
@@ -188,9 +199,10 @@ impl Elements {
         if self.json_values { Ok(vec![Form::Json(reader.alone(schema))]) } else { reader.forms(schema) }
     }
 
-    /// Whether an element can have the key.
+    /// Whether an element can have the key, so that it is read as it is written.
     fn can_be_key(&self, name: &str) -> bool {
         self.whole_key.as_ref().is_some_and(|vm| vm.is_match(&mut vm.create_cache(), name))
+            && self.key_carried.as_ref().is_none_or(|c| c.carries(name))
     }
 
     /// Rules for one order of parameters; the first's name.
@@ -241,10 +253,22 @@ impl Elements {
                 format!(" & ~({})", names.join(" | "))
             }
         };
-        let key = format!("({}{other})", slashed(&spelt(&self.key)));
+        let key = format!("({} & {NAME}{other})", slashed(&spelt(&self.key)));
+        let not = |regexes: &[String], behind: &str| match regexes {
+            [] => String::new(),
+            regexes => format!(" & ~({ANY} ({}) {behind})", either(regexes)),
+        };
         let head = match plain(&self.before_value) {
-            Some(then) if !then.is_empty() => writer.terminal(&format!("{key} {}", slashed(&then))),
-            _ => format!("{} {}", writer.terminal(&key), written(writer, &self.before_value)),
+            // What ends the key is found where it first stands.
+            Some(then) if !then.is_empty() => {
+                let (ends, whole) = (not(std::slice::from_ref(&then), SOME), format!("({key} {})", slashed(&then)));
+                let closers = self.key_avoid.split_last().map_or(&[][..], |(_, closers)| closers);
+                writer.terminal(&format!("{whole}{}{ends}", not(closers, ANY)))
+            }
+            _ => {
+                let key = format!("{key}{}", not(&self.key_avoid, ANY));
+                format!("{} {}", writer.terminal(&key), written(writer, &self.before_value))
+            }
         };
         let forms = forms.iter().cloned().map(ParamForm::Form).collect();
         let param = Param { name: String::new(), required: false, strict: order.strict, forms };
@@ -332,7 +356,7 @@ fn same_types(root: &Value, variants: &[Map<String, Value>], names: &[String]) -
 }
 
 fn problem_at(inside: &str, problem: String) -> Problem {
-    Problem { inside: inside.to_owned(), problem, is_value: false }
+    Problem { inside: inside.to_owned(), problem, fault: Fault::Unheld }
 }
 
 #[derive(Clone)]
@@ -350,10 +374,14 @@ enum ParamForm {
     Held(GrammarSpec),
 }
 
-/// Finds what a raw value cannot have in it.
+/// Finds what a raw value or a key cannot have in it.
 struct Carried(PikeVM);
 
 impl Carried {
+    fn avoiding(regexes: &[String]) -> Option<Carried> {
+        PikeVM::new(&regexes.join("|")).ok().filter(|_| !regexes.is_empty()).map(Carried)
+    }
+
     fn carries(&self, text: &str) -> bool {
         !self.0.is_match(&mut self.0.create_cache(), text)
     }

@@ -1,6 +1,8 @@
 //! Expressions as schemas write them, in the syntax of ECMA 262, brought into the one that automata are made from. What is read
 //! twice says the same.
 
+use super::patterns::reason;
+use regex_syntax::hir::Hir;
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -9,6 +11,8 @@ use std::str::Chars;
 pub(crate) struct Translated {
     /// The expression; what cannot be held stands there as a group or as nothing, so that it shows whether all else is right.
     pub text: String,
+    /// The same, read.
+    pub hir: Hir,
     /// What of it no automaton holds.
     pub unheld: Option<String>,
 }
@@ -31,20 +35,35 @@ const BLANKS: &[(u32, u32)] = &[
 /// The last character of all.
 const LAST: u32 = 0x10_ffff;
 
-/// The expression in the other syntax.
-pub(crate) fn translated(pattern: &str) -> Translated {
-    let mut reading = Reading { rest: pattern.chars().peekable(), out: String::new(), unheld: None };
+/// Line ends, which `.` does not mean.
+const LINE_ENDS: &[(u32, u32)] = &[(0xa, 0xa), (0xd, 0xd), (0x2028, 0x2029)];
+/// Properties of characters that have values.
+const VALUED: &[&str] = &["General_Category", "gc", "Script", "sc", "Script_Extensions", "scx"];
+
+/// The expression in the other syntax; what is wrong if it is none of ECMA 262, whatever other syntaxes make of it.
+pub(crate) fn translated(pattern: &str) -> Result<Translated, String> {
+    let mut reading = Reading::of(pattern);
     while let Some(c) = reading.rest.next() {
-        match c {
-            '\\' => reading.escape(),
-            '[' => reading.class(),
-            '(' => reading.group(),
-            '{' => reading.brace(),
-            ']' | '}' => reading.out.extend(['\\', c]),
-            other => reading.out.push(other),
-        }
+        reading.part(c);
     }
-    Translated { text: reading.out, unheld: reading.unheld }
+    let Reading { out, unheld, wrong, .. } = reading;
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    let hir = regex_syntax::parse(&out).map_err(|error| reason(&error))?;
+    Ok(Translated { text: out, hir, unheld })
+}
+
+/// What was read last, as what repeats it sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// Nothing that is of the same alternative.
+    Nothing,
+    /// What can be repeated.
+    Atom,
+    /// What is repeated already.
+    Repeated,
+    Assertion,
 }
 
 /// What an escape stands for.
@@ -59,12 +78,80 @@ enum Escape {
 struct Reading<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
+    last: Last,
     unheld: Option<String>,
+    wrong: Option<String>,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn of(pattern: &'a str) -> Reading<'a> {
+        let (rest, out) = (pattern.chars().peekable(), String::new());
+        Reading { rest, out, last: Last::Nothing, unheld: None, wrong: None }
+    }
+
     fn cannot(&mut self, what: impl Into<String>) {
         self.unheld.get_or_insert_with(|| what.into());
+    }
+
+    fn is_wrong(&mut self, what: impl Into<String>) {
+        self.wrong.get_or_insert_with(|| what.into());
+    }
+
+    /// Reads what begins with that character.
+    fn part(&mut self, c: char) {
+        self.last = match c {
+            '\\' if matches!(self.rest.peek(), Some('b' | 'B')) => {
+                self.escape();
+                Last::Assertion
+            }
+            '\\' => {
+                self.escape();
+                Last::Atom
+            }
+            '[' => {
+                self.class();
+                Last::Atom
+            }
+            '(' => {
+                self.group();
+                Last::Nothing
+            }
+            '{' => return self.brace(),
+            '*' | '+' | '?' => return self.repeat(c.to_string()),
+            '.' => {
+                self.set(LINE_ENDS, true);
+                Last::Atom
+            }
+            ']' | '}' => {
+                self.out.extend(['\\', c]);
+                Last::Atom
+            }
+            other => {
+                self.out.push(other);
+                match other {
+                    '^' | '$' => Last::Assertion,
+                    '|' => Last::Nothing,
+                    _ => Last::Atom,
+                }
+            }
+        }
+    }
+
+    /// What repeats the part before it.
+    fn repeat(&mut self, mut sign: String) {
+        match self.last {
+            Last::Atom => {}
+            Last::Nothing => self.is_wrong(format!("`{sign}` has nothing before it that it repeats")),
+            Last::Assertion => self.is_wrong(format!("`{sign}` repeats an assertion, which ECMA 262 does not have")),
+            Last::Repeated => self.is_wrong(format!(
+                "`{sign}` repeats what is repeated already, which ECMA 262 does not have but for a group `(?:…)`"
+            )),
+        }
+        if self.take("?") {
+            sign.push('?');
+        }
+        self.out.push_str(&sign);
+        self.last = Last::Repeated;
     }
 
     /// What comes next, if it is that.
@@ -82,7 +169,7 @@ impl Reading<'_> {
         let mut ahead = self.rest.clone();
         let (mut value, mut count) = (0u32, 0);
         while let Some(digit) = ahead.peek().and_then(|c| c.to_digit(base)).filter(|_| count < most) {
-            value = value.checked_mul(base)?.checked_add(digit)?;
+            value = value.saturating_mul(base).saturating_add(digit);
             count += 1;
             ahead.next();
         }
@@ -107,13 +194,21 @@ impl Reading<'_> {
 
     /// A code point in braces.
     fn braced(&mut self) -> Option<u32> {
-        let before = self.rest.clone();
-        let code = if self.take("{") { self.digits(16, 1, 8) } else { None };
-        let code = code.filter(|_| self.take("}"));
-        if code.is_none() {
-            self.rest = before;
+        if !self.take("{") {
+            return None;
         }
-        code
+        let code = self.digits(16, 1, usize::MAX);
+        match code.filter(|_| self.take("}")) {
+            Some(code) if code <= LAST => Some(code),
+            Some(_) => {
+                self.is_wrong(format!("`\\u{{…}}` names a character beyond `\\u{{{LAST:X}}}`, the last one"));
+                Some(LAST)
+            }
+            None => {
+                self.is_wrong("`\\u{` has no number of a character and `}` behind it");
+                Some(LAST)
+            }
+        }
     }
 
     /// Four digits behind `\u`, or the two halves of a character.
@@ -141,8 +236,6 @@ impl Reading<'_> {
             's' | 'S' => return Escape::Set(BLANKS, c == 'S'),
             'b' if in_class => Some(8),
             'b' | 'B' if !in_class => return Escape::Same(format!("\\{c}")),
-            // Not of this syntax, and meant by all who write them.
-            'A' | 'z' if !in_class => return Escape::Same(format!("\\{c}")),
             't' => Some(9),
             'n' => Some(10),
             'v' => Some(11),
@@ -163,7 +256,11 @@ impl Reading<'_> {
                 self.cannot("a reference back");
                 return Escape::Same("(?:)".to_owned());
             }
-            'x' => self.braced().or_else(|| self.digits(16, 2, 2)),
+            'x' if self.rest.peek() == Some(&'{') => {
+                self.cannot("`\\x{` (a character by its number is `\\u{…}`)");
+                None
+            }
+            'x' => self.digits(16, 2, 2),
             'u' => self.braced().or_else(|| self.unit()),
             'p' | 'P' => return self.property(c),
             'k' if self.rest.peek() == Some(&'<') => {
@@ -180,46 +277,53 @@ impl Reading<'_> {
         Escape::Char(code.unwrap_or(u32::from(c)))
     }
 
-    /// A property of characters; automata know fewer of them.
+    /// A property of characters; automata know fewer of them, and under more spellings.
     fn property(&mut self, c: char) -> Escape {
-        let mut name = String::new();
-        if self.rest.peek() == Some(&'{') {
-            for next in self.rest.by_ref() {
-                name.push(next);
-                if next == '}' {
-                    break;
-                }
-            }
-        } else {
-            name.extend(self.rest.next());
+        if !self.take("{") {
+            self.cannot(format!("`\\{c}`"));
+            return Escape::Char(u32::from(c));
         }
-        let text = format!("\\{c}{name}");
-        match regex_syntax::parse(&text) {
-            Err(regex_syntax::Error::Translate(_)) => {
-                self.cannot(format!("`{text}`"));
-                Escape::Char(u32::from('p'))
-            }
-            _ => Escape::Same(text),
+        let name: String = std::iter::from_fn(|| self.rest.next_if(|c| *c != '}')).collect();
+        let is_closed = self.take("}");
+        let text = format!("\\{c}{{{name}}}");
+        let is_known = |text: &str| regex_syntax::parse(text).is_ok();
+        let has_value = |key: &str, value: &str| is_known(&format!("\\p{{{key}={value}}}"));
+        let is_word = |word: &str| {
+            let is_sign = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            word.starts_with(|c: char| c.is_ascii_uppercase()) && !word.starts_with("Is") && word.chars().all(is_sign)
+        };
+        let is_here = match name.split_once('=') {
+            Some((key, value)) => VALUED.contains(&key) && is_word(value),
+            // Scripts have no names of their own.
+            None => is_word(&name) && (has_value("gc", &name) || !has_value("sc", &name)),
+        };
+        if is_closed && is_here && is_known(&text) {
+            return Escape::Same(text);
         }
+        self.cannot(format!("`{text}`"));
+        Escape::Char(u32::from(c))
     }
 
     fn escape(&mut self) {
         match self.escaped(false) {
             Escape::Char(code) => self.char(code),
-            Escape::Set(set, is_but) => {
-                self.out.push('[');
-                set_text(&mut self.out, set, is_but);
-                self.out.push(']');
-            }
+            Escape::Set(set, is_but) => self.set(set, is_but),
             Escape::Same(text) => self.out.push_str(&text),
         }
+    }
+
+    /// One character of a set.
+    fn set(&mut self, set: &[(u32, u32)], is_but: bool) {
+        self.out.push('[');
+        set_text(&mut self.out, set, is_but);
+        self.out.push(']');
     }
 
     /// A character by its code.
     fn char(&mut self, code: u32) {
         let is_half = char::from_u32(code).is_none();
         if is_half {
-            self.cannot("half a character");
+            self.cannot(format!("the lone surrogate `\\u{code:X}`, half of a character"));
         }
         char_text(&mut self.out, if is_half { 0xfffd } else { code });
     }
@@ -285,12 +389,31 @@ impl Reading<'_> {
                 return;
             }
         }
-        // Names of groups may have signs here that they have not there.
-        if self.take("?<") && self.rest.by_ref().any(|c| c == '>') {
-            self.out.push_str("(?:");
+        if !self.take("?") {
+            self.out.push('(');
             return;
         }
-        self.out.push('(');
+        self.out.push_str("(?:");
+        let mut begin = String::from("(?");
+        // Names of groups may have signs here that they have not there.
+        if self.take("<") {
+            let is_sign = |c: &char| c.is_alphanumeric() || matches!(c, '$' | '_' | '\u{200c}' | '\u{200d}');
+            let name: String = std::iter::from_fn(|| self.rest.next_if(is_sign)).collect();
+            if !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && self.take(">") {
+                return;
+            }
+            begin += &format!("<{name}");
+        } else {
+            begin.extend(std::iter::from_fn(|| self.rest.next_if(|c| c.is_ascii_alphabetic() || *c == '-')));
+        }
+        let is_modifier = begin.chars().skip(2).all(|c| matches!(c, 'i' | 'm' | 's' | '-'));
+        let next = self.rest.next();
+        begin.extend(next);
+        match (begin.as_str(), next) {
+            ("(?:", _) => {}
+            (_, Some(':')) if is_modifier => self.cannot(format!("the modifiers `{begin}`")),
+            _ => self.is_wrong(format!("`{begin}` begins no group of ECMA 262, such as `(?:…)` and `(?<name>…)`")),
+        }
     }
 
     /// A count, or a brace.
@@ -306,9 +429,12 @@ impl Reading<'_> {
         match is_count {
             true => {
                 self.rest = ahead;
-                self.out.push_str(&format!("{{{count}}}"));
+                self.repeat(format!("{{{count}}}"));
             }
-            false => self.out.push_str("\\{"),
+            false => {
+                self.out.push_str("\\{");
+                self.last = Last::Atom;
+            }
         }
     }
 }
@@ -317,7 +443,7 @@ impl Reading<'_> {
 fn char_text(out: &mut String, code: u32) {
     match char::from_u32(code) {
         Some(c) if c.is_alphanumeric() && code < 0x2000 => out.push(c),
-        _ => out.push_str(&format!("\\x{{{code:x}}}")),
+        _ => out.push_str(&format!("\\u{{{code:x}}}")),
     }
 }
 
@@ -344,10 +470,13 @@ fn set_text(out: &mut String, set: &[(u32, u32)], is_but: bool) {
 
 /// A class of no character, or of every one.
 fn set_text_between(out: &mut String, is_none: bool) {
-    out.push_str(if is_none { "[^" } else { "[" });
-    set_text(out, &[(0, LAST)], false);
-    out.push(']');
+    out.push_str(if is_none { NONE } else { ANY });
 }
+
+/// Any character.
+const ANY: &str = r"[\u{0}-\u{10ffff}]";
+/// No character.
+pub(crate) const NONE: &str = r"[^\u{0}-\u{10ffff}]";
 
 #[cfg(test)]
 mod tests {
@@ -356,13 +485,18 @@ mod tests {
 
     /// Whether the pattern finds something in the text; `None` if it cannot be held.
     fn finds(pattern: &str, text: &str) -> Option<bool> {
-        let once = translated(pattern);
+        let once = translated(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
         if once.unheld.is_some() {
             return None;
         }
-        let twice = translated(&once.text);
-        let parsed = |text: &str| regex_syntax::parse(text).unwrap_or_else(|e| panic!("{pattern} became {text}: {e}"));
-        assert_eq!(parsed(&once.text), parsed(&twice.text), "{pattern} became {} and {}", once.text, twice.text);
+        let twice = translated(&once.text).unwrap_or_else(|e| panic!("{pattern} became {}: {e}", once.text));
+        assert_eq!(
+            (&once.hir, &None),
+            (&twice.hir, &twice.unheld),
+            "{pattern} became {} and {}",
+            once.text,
+            twice.text
+        );
         let vm = PikeVM::new(&once.text).unwrap();
         Some(vm.is_match(&mut vm.create_cache(), text))
     }
@@ -395,12 +529,18 @@ mod tests {
             (r"^[]$", "none", ""),
             (r"^[^]$", "\n", "ab"),
             (r"^a{,3}{$", "a{,3}{", "aaa"),
-            (r"^a{2,3}{1}$", "aaa", "a"),
+            (r"^(?:a{2,3}){1}$", "aaa", "a"),
+            (r"^a+?b*?c??d{2}?$", "abcdd", "d"),
+            (r"^.$", "\u{85}", "\r"),
+            (r"^a.c$", "a東c", "a\u{2028}c"),
+            (r"^()*(|a)+$", "a", "b"),
+            (r"^[a-z.*+?{(|]{2}$", ".+", ".]"),
+            (r"^a]}$", "a]}", "a"),
             (r"^}]$", "}]", "}"),
             (r"^(?<na$me>a)\f\v\t\r\n$", "a\u{c}\u{b}\t\r\n", "a"),
             (r"^\p{Lu}\P{L}\p{Script=Greek}$", "A1α", "aaa"),
             (r"^[\p{Lu}\-x]+$", "A-x", "y"),
-            (r"\Aa/b\z", "a/b", "xa/b"),
+            (r"^\u{00000000041}\p{ASCII}\p{sc=Greek}$", "Aaα", "Aéα"),
         ] {
             let is_never = pattern == "^[]$";
             assert_eq!(finds(pattern, yes), Some(!is_never), "{pattern} {yes:?}");
@@ -417,16 +557,72 @@ mod tests {
             (r"(?<!a)", "look-behind"),
             (r"(a)\1", "a reference back"),
             (r"(?<n>a)\k<n>", "a reference back"),
-            (r"\uD800", "half a character"),
-            (r"[\uDC00]", "half a character"),
+            (r"\uD800", r"the lone surrogate `\uD800`, half of a character"),
+            (r"[\uDC00]", r"the lone surrogate `\uDC00`, half of a character"),
+            (r"\u{dfff}", r"the lone surrogate `\uDFFF`, half of a character"),
             (r"\a", r"`\a`"),
+            (r"\Aa", r"`\A`"),
+            (r"a\z", r"`\z`"),
+            (r"a\Z", r"`\Z`"),
+            (r"[\A]", r"`\A`"),
+            (r"\x{41}", r"`\x{` (a character by its number is `\u{…}`)"),
+            (r"[\x{41}]", r"`\x{` (a character by its number is `\u{…}`)"),
+            (r"(?i:a)b", "the modifiers `(?i:`"),
+            (r"(?s-m:.)", "the modifiers `(?s-m:`"),
             (r"\p{RGI_Emoji}", r"`\p{RGI_Emoji}`"),
+            // Spellings that this syntax does not have.
+            (r"\p{greek}", r"`\p{greek}`"),
+            (r"\p{^Lu}", r"`\p{^Lu}`"),
+            (r"\p{sc!=Greek}", r"`\p{sc!=Greek}`"),
+            (r"\p{Age=3}", r"`\p{Age=3}`"),
+            (r"\p{Greek}", r"`\p{Greek}`"),
+            (r"\p{IsGreek}", r"`\p{IsGreek}`"),
+            (r"\pL", r"`\p`"),
+            (r"[\P{lu}]", r"`\P{lu}`"),
         ] {
-            assert_eq!(translated(pattern).unheld.as_deref(), Some(what), "{pattern}");
+            let unheld = translated(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}")).unheld;
+            assert_eq!(unheld.as_deref(), Some(what), "{pattern}");
         }
-        // What is wrong stays wrong.
-        for pattern in ["(", "[a", "[b-a]", "(?=", "\\", "a{3,2}", "(?<n"] {
-            assert!(regex_syntax::parse(&translated(pattern).text).is_err(), "{pattern}: {:?}", translated(pattern));
+    }
+
+    #[test]
+    fn what_is_wrong_in_this_syntax_is_told() {
+        for pattern in ["(", "[a", "[b-a]", "(?=", "\\", "a{3,2}", ")", "(?", "[\\u{61}-\\u{5a}]"] {
+            assert!(translated(pattern).is_err(), "{pattern}: {:?}", translated(pattern));
+        }
+        for (pattern, what) in [
+            (r"(?i)a", "`(?i)` begins no group"),
+            (r"a(?x) b", "`(?x)` begins no group"),
+            (r"(?x: a)", "`(?x:` begins no group"),
+            (r"(?U)a", "`(?U)` begins no group"),
+            (r"(?P<x>a)", "`(?P<` begins no group"),
+            (r"(?P=x)", "`(?P=` begins no group"),
+            (r"(?>a)", "`(?>` begins no group"),
+            (r"(?#a)", "`(?#` begins no group"),
+            (r"(?|a)", "`(?|` begins no group"),
+            (r"(?<n", "`(?<n` begins no group"),
+            (r"(?<>a)", "`(?<>` begins no group"),
+            (r"(?<1a>a)", "`(?<1a>` begins no group"),
+            (r"a++", "`+` repeats what is repeated already"),
+            (r"a*+b", "`+` repeats what is repeated already"),
+            (r"a?+", "`+` repeats what is repeated already"),
+            (r"a**", "`*` repeats what is repeated already"),
+            (r"a+??", "`?` repeats what is repeated already"),
+            (r"a{2}{3}", "`{3}` repeats what is repeated already"),
+            (r"a{2,3}+", "`+` repeats what is repeated already"),
+            (r"^*a", "`*` repeats an assertion"),
+            (r"a\b+", "`+` repeats an assertion"),
+            (r"a$?", "`?` repeats an assertion"),
+            (r"*a", "`*` has nothing before it"),
+            (r"(+a)", "`+` has nothing before it"),
+            (r"a|{2}", "`{2}` has nothing before it"),
+            (r"\u{110000}", r"`\u{…}` names a character beyond `\u{10FFFF}`"),
+            (r"[\u{1000000000000}]", r"`\u{…}` names a character beyond `\u{10FFFF}`"),
+            (r"\u{}", r"`\u{` has no number"),
+            (r"\u{zz}", r"`\u{` has no number"),
+        ] {
+            let problem = translated(pattern).expect_err(pattern);
+            assert!(problem.starts_with(what), "{pattern}: {problem}");
         }
     }
 }

@@ -225,8 +225,8 @@ impl Left {
     }
 
     fn heavy(&mut self, place: &str, regex: &str) -> Result<(), GrammarError> {
-        match self.expression(place, &translated(regex).text) {
-            Err(error @ GrammarError::TooLarge { .. }) => Err(error),
+        match translated(regex).map(|read| self.expression(place, &read.text)) {
+            Ok(Err(error @ GrammarError::TooLarge { .. })) => Err(error),
             _ => Ok(()),
         }
     }

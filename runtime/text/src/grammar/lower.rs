@@ -6,8 +6,8 @@ use super::tokens::Vocabulary;
 use super::turn::{text_closers, turn};
 use super::writer::{Budget, Writer, quoted, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec};
-use super::{ebnf, guard, structural};
-use serde_json::json;
+use super::{ebnf, guard, prepared, structural};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,9 +23,10 @@ pub(crate) enum Use {
     Trial,
 }
 
-/// Text that is common and quick to admit: masks are kept for it.
+/// Text that is common and quick to admit: masks are kept for it. It is without the line ends that `.` does not mean, so that
+/// patterns with it admit it as a whole.
 pub(crate) fn slices() -> Vec<String> {
-    let json = r#"[^"\\\x00-\x1F\x7F]"#;
+    let json = r#"[^"\\\x00-\x1F\x7F\x{2028}\x{2029}]"#;
     vec![r"[ \t\r\n]+".to_owned(), format!("{json}{{1,10}}"), format!("{json}{{1,30}}"), format!("{json}+")]
 }
 
@@ -62,7 +63,10 @@ fn compiled_alone(
         };
         match own {
             Some(own) => bad_lark(&own),
-            None => refused(place(spec), &error),
+            None => match spec {
+                GrammarSpec::JsonSchema { schema, .. } => refused_schema(place(spec), schema, &error),
+                _ => refused(place(spec), &error),
+            },
         }
     })
 }
@@ -86,6 +90,15 @@ fn refused(place: &str, error: &str) -> GrammarError {
         return GrammarError::bad(place, problem, "leave it out");
     }
     GrammarError::bad(place, located(own).1, "correct or simplify it")
+}
+
+/// The same for what was made of a schema: where no value is of it, with what shows why.
+fn refused_schema(place: &str, schema: &Value, error: &str) -> GrammarError {
+    let is_empty = ["nsatisfiable", "empty"].iter().any(|word| error.contains(word));
+    match prepared::emptiness(schema).filter(|_| is_empty) {
+        Some(problem) => GrammarError::bad(&problem.below(place), problem.problem, "correct it"),
+        None => refused(place, error),
+    }
 }
 
 /// The problem of a Lark text, with the line and column in it.
@@ -264,7 +277,7 @@ fn alone(
         };
         let Err(error) = compile(held(vocabulary, &one, budget, &mut BTreeSet::new())?, Use::Trial) else { continue };
         if tool.strict {
-            return Err(refused(&format!("tools.{i}.parameters"), &error));
+            return Err(refused_schema(&format!("tools.{i}.parameters"), &tool.parameters, &error));
         }
         free.insert(i);
     }

@@ -1,5 +1,6 @@
 //! Patterns of a schema as the library quotes them for JSON.
 
+use super::ecma::NONE;
 use regex_syntax::hir::{
     Capture, Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
 };
@@ -81,6 +82,8 @@ fn written(hir: &Hir) -> String {
             format!("(?:{}){{{},{most}}}", written(&repetition.sub), repetition.min)
         }
         HirKind::Empty => "(?:)".to_owned(),
+        // Printed, it would be other characters in the syntax of schemas.
+        HirKind::Class(class) if class.is_empty() => NONE.to_owned(),
         _ => hir.to_string(),
     }
 }

@@ -7,9 +7,9 @@ use super::disjoint::{Looking, disjoint};
 use super::ecma::{Translated, translated};
 use super::formats::is_format;
 use super::numbers::{self, Long};
-use super::patterns::{quotable, reason};
+use super::patterns::quotable;
 use super::schema::refers;
-use super::wholes;
+use super::wholes::{self, Part};
 use crate::response::referred;
 use llguidance::derivre::RegexBuilder;
 use serde_json::{Map, Value, json};
@@ -74,8 +74,18 @@ pub(crate) struct Problem {
     pub inside: String,
     /// What is wrong there.
     pub problem: String,
-    /// Whether leaving the keyword out would change a value that the schema names.
-    pub is_value: bool,
+    pub fault: Fault,
+}
+
+/// Of what kind a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The schema is wrong whoever reads it.
+    Wrong,
+    /// Something cannot be held, and can be left out.
+    Unheld,
+    /// A number cannot be held; without it other values were meant.
+    Number,
 }
 
 impl Problem {
@@ -88,14 +98,26 @@ impl Problem {
 /// The schema as the library holds it, but for whole numbers that [`wholes`] knows how to write. With `strict`, what cannot be held
 /// is a problem, otherwise it is left out.
 pub(crate) fn prepared(schema: &Value, strict: bool) -> Result<Value, Problem> {
-    let whole = prepared_with(schema, strict, Long::Written)?;
-    match wholes::are_needed(&whole) && wholes::parts(&whole).is_none() {
-        true => prepared_with(schema, strict, Long::Refused),
-        false => Ok(whole),
+    let (whole, emptiness) = prepared_with(schema, strict, Long::Written)?;
+    if !wholes::are_needed(&whole) {
+        return Ok(whole);
+    }
+    match wholes::parts(&whole) {
+        None => prepared_with(schema, strict, Long::Refused).map(|(whole, _)| whole),
+        Some(Part::Nothing) => {
+            Err(emptiness.unwrap_or_else(|| wrong("", "", "says things that no value has together")))
+        }
+        Some(_) => Ok(whole),
     }
 }
 
-fn prepared_with(schema: &Value, strict: bool, long: Long) -> Result<Value, Problem> {
+/// The first part of the schema that no value is of, as far as it shows there.
+pub(crate) fn emptiness(schema: &Value) -> Option<Problem> {
+    prepared_with(schema, false, Long::Written).ok()?.1
+}
+
+/// The schema, and where bounds leave no number or a pattern no text, if they do somewhere.
+fn prepared_with(schema: &Value, strict: bool, long: Long) -> Result<(Value, Option<Problem>), Problem> {
     let mut preparing = Preparing {
         long,
         root: schema,
@@ -105,6 +127,7 @@ fn prepared_with(schema: &Value, strict: bool, long: Long) -> Result<Value, Prob
         waiting: Vec::new(),
         merges: merges(schema),
         multiples: Vec::new(),
+        emptiness: None,
     };
     let mut whole = preparing.schema(schema, "", DEPTH)?;
     let mut definitions = Map::new();
@@ -115,7 +138,7 @@ fn prepared_with(schema: &Value, strict: bool, long: Long) -> Result<Value, Prob
     if let (Some(map), false) = (whole.as_object_mut(), definitions.is_empty()) {
         map.insert("$defs".to_owned(), Value::Object(definitions));
     }
-    Ok(whole)
+    Ok((whole, preparing.emptiness))
 }
 
 /// Whether an object of the schema has names that it does not list, of which another spelling could be one that it lists.
@@ -160,6 +183,8 @@ struct Preparing<'a> {
     merges: bool,
     /// Steps of numbers, with where they stand.
     multiples: Vec<(numbers::Step, String)>,
+    /// The first bounds between which there is no number, or pattern that finds nothing.
+    emptiness: Option<Problem>,
 }
 
 type Outcome<T> = Result<T, Problem>;
@@ -167,18 +192,19 @@ type Outcome<T> = Result<T, Problem>;
 impl<'a> Preparing<'a> {
     /// A problem, where it is one.
     fn unheld<T>(&self, place: &str, key: &str, problem: &str) -> Outcome<Option<T>> {
-        if self.strict { Err(wrong(place, key, problem, false)) } else { Ok(None) }
+        if self.strict { Err(problem_at(place, key, problem, Fault::Unheld)) } else { Ok(None) }
     }
 
     fn schema(&mut self, schema: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
-        let Some(depth) = depth.checked_sub(1) else { return Err(wrong(place, "", "nests too deeply", false)) };
+        let Some(depth) = depth.checked_sub(1) else { return Err(wrong(place, "", "nests too deeply")) };
         let map = match schema {
             Value::Object(map) => map,
             Value::Bool(_) => return Ok(schema.clone()),
-            other => return Err(wrong(place, "", &format!("is {other}, and no schema"), false)),
+            other => return Err(wrong(place, "", &format!("is {other}, and no schema"))),
         };
         if self.strict && !place.is_empty() && has_own_base(map) {
-            return Err(wrong(place, "$id", "begins a schema of its own with references, which cannot be held", false));
+            let problem = "begins a schema of its own with references, which cannot be held";
+            return Err(problem_at(place, "$id", problem, Fault::Unheld));
         }
         let mut out = Map::new();
         for (key, value) in map {
@@ -210,20 +236,27 @@ impl<'a> Preparing<'a> {
             "items" | "additionalItems" | "additionalProperties" => self.schema(value, &inside(place, key), depth)?,
             "$ref" => self.reference(value, place)?,
             "type" => {
-                named(value).map_err(|problem| wrong(place, key, &problem, false))?;
+                named(value).map_err(|problem| wrong(place, key, &problem))?;
                 value.clone()
             }
             "enum" if value.as_array().is_some_and(Vec::is_empty) => {
-                return Err(wrong(place, key, "is empty, so that nothing is of it", false));
+                return Err(wrong(place, key, "is empty, so that nothing is of it"));
             }
             "const" | "enum" => {
-                numbers::are_exact(value, self.long).map_err(|problem| wrong(place, key, &problem, true))?;
+                numbers::are_exact(value, self.long)
+                    .map_err(|problem| problem_at(place, key, &problem, Fault::Number))?;
                 value.clone()
             }
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
-                numbers::bound(map, key, value, self.long).map_err(|problem| wrong(place, key, &problem, true))?
+                let emptiness = numbers::emptiness(map).map(|problem| wrong(place, key, &problem));
+                let held = numbers::bound(map, key, value, self.long);
+                let problem = |problem: String| problem_at(place, key, &problem, Fault::Number);
+                let held = held.map_err(|inexact| emptiness.clone().unwrap_or_else(|| problem(inexact)))?;
+                self.emptiness = self.emptiness.take().or(emptiness);
+                held
             }
             "multipleOf" => match numbers::Step::of(value) {
+                Ok(step) if numbers::bounds_wholes(map) && step.has_all_wholes() => return Ok(None),
                 Ok(step) => {
                     self.multiples.push((step, inside(place, key)));
                     value.clone()
@@ -231,7 +264,7 @@ impl<'a> Preparing<'a> {
                 Err(problem) => return self.unheld(place, key, &problem),
             },
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
-                numbers::count(value).map_err(|problem| wrong(place, key, &problem, false))?
+                numbers::count(value).map_err(|problem| wrong(place, key, &problem))?
             }
             "pattern" => match self.pattern(value, place, key)? {
                 Some(pattern) => pattern,
@@ -257,7 +290,7 @@ impl<'a> Preparing<'a> {
 
     /// Schemas under names.
     fn members(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
-        let Value::Object(members) = value else { return Err(wrong(place, key, "is no object", false)) };
+        let Value::Object(members) = value else { return Err(wrong(place, key, "is no object")) };
         let place = inside(place, key);
         let mut out = Map::new();
         for (name, member) in members {
@@ -276,7 +309,7 @@ impl<'a> Preparing<'a> {
     }
 
     fn list(&mut self, key: &str, value: &'a Value, place: &str, depth: usize) -> Outcome<Value> {
-        let Value::Array(members) = value else { return Err(wrong(place, key, "is no list", false)) };
+        let Value::Array(members) = value else { return Err(wrong(place, key, "is no list")) };
         let place = inside(place, key);
         let of = |(i, member)| self.schema(member, &inside(&place, &format!("{i}")), depth);
         Ok(Value::Array(members.iter().enumerate().map(of).collect::<Result<_, _>>()?))
@@ -292,7 +325,7 @@ impl<'a> Preparing<'a> {
                     let problem = format!(
                         "has members {j} and {i} that one value could be of both, and exactly one cannot be held"
                     );
-                    return Err(wrong(place, key, &problem, false));
+                    return Err(problem_at(place, key, &problem, Fault::Unheld));
                 }
             }
         }
@@ -315,13 +348,13 @@ impl<'a> Preparing<'a> {
         }
         let Some(target) = referred(self.root, local) else {
             let problem = format!("is {value}, which is not in the schema");
-            return Err(wrong(place, "$ref", &problem, false));
+            return Err(wrong(place, "$ref", &problem));
         };
         if std::ptr::eq(target, self.root) {
             return Ok(json!("#"));
         }
         if self.names.len() >= REFERENCES {
-            return Err(wrong(place, "$ref", &format!("is one of more than {REFERENCES} references"), false));
+            return Err(wrong(place, "$ref", &format!("is one of more than {REFERENCES} references")));
         }
         let name = format!("referred-{}", self.names.len());
         self.names.insert(local.to_owned(), name.clone());
@@ -331,13 +364,14 @@ impl<'a> Preparing<'a> {
     }
 
     /// An expression as the library reads it; `None` leaves it out.
-    fn pattern(&self, value: &Value, place: &str, key: &str) -> Outcome<Option<Value>> {
-        let Some(pattern) = value.as_str() else { return Err(wrong(place, key, "is no text", false)) };
-        let Translated { text, unheld } = translated(pattern);
-        let hir = match regex_syntax::parse(&text) {
-            Ok(hir) => hir,
-            Err(error) => return Err(wrong(place, key, &format!("is `{pattern}`: {}", reason(&error)), false)),
-        };
+    fn pattern(&mut self, value: &Value, place: &str, key: &str) -> Outcome<Option<Value>> {
+        let Some(pattern) = value.as_str() else { return Err(wrong(place, key, "is no text")) };
+        let Translated { text, hir, unheld } =
+            translated(pattern).map_err(|problem| wrong(place, key, &format!("is `{pattern}`: {problem}")))?;
+        if hir.properties().minimum_len().is_none() {
+            let problem = format!("is `{pattern}`, which finds nothing in any text");
+            self.emptiness.get_or_insert_with(|| wrong(place, key, &problem));
+        }
         let is_held = || RegexBuilder::new().mk_regex_for_serach(&text).is_ok();
         match unheld.or_else(|| (!is_held()).then(|| "an assertion inside".to_owned())) {
             // It is not wrong, it only cannot be held.
@@ -397,16 +431,20 @@ impl<'a> Preparing<'a> {
         let steps: Vec<&numbers::Step> = self.multiples.iter().map(|(step, _)| step).collect();
         match self.multiples.first() {
             Some((_, place)) if self.merges && !numbers::fit(&steps) => {
-                Err(wrong(place, "", "and others are too large to be held together", false))
+                Err(problem_at(place, "", "and others are too large to be held together", Fault::Number))
             }
             _ => Ok(()),
         }
     }
 }
 
-fn wrong(place: &str, key: &str, problem: &str, is_value: bool) -> Problem {
+fn wrong(place: &str, key: &str, problem: &str) -> Problem {
+    problem_at(place, key, problem, Fault::Wrong)
+}
+
+fn problem_at(place: &str, key: &str, problem: &str, fault: Fault) -> Problem {
     let inside = if key.is_empty() { place.to_owned() } else { inside(place, key) };
-    Problem { inside, problem: problem.to_owned(), is_value }
+    Problem { inside, problem: problem.to_owned(), fault }
 }
 
 fn inside(place: &str, key: &str) -> String {

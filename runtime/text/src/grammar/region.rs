@@ -4,9 +4,9 @@ use super::pieces::{Part, Parts, first_control, plain, written};
 use super::writer::{Writer, slashed};
 
 /// Any text, with something in it.
-const SOME: &str = "/(?s:.+)/";
+pub(crate) const SOME: &str = "/(?s:.+)/";
 /// Any text.
-const ANY: &str = "/(?s:.*)/";
+pub(crate) const ANY: &str = "/(?s:.*)/";
 
 /// What a text may be, as an expression over terminals; of any text if absent.
 #[derive(Clone, Debug)]

@@ -2,7 +2,6 @@
 
 use super::ecma::{Translated, translated};
 use super::formats::format;
-use super::patterns::reason;
 use super::region::{Text, either};
 use super::writer::{quoted, slashed};
 use crate::response::{Type, referred, types_of};
@@ -37,6 +36,11 @@ const SILENT: &[&str] = &[
     "contentMediaType",
 ];
 
+/// Whether a keyword says nothing of a value.
+pub(crate) fn is_silent(key: &str) -> bool {
+    SILENT.contains(&key)
+}
+
 /// One way in which a value is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
@@ -67,8 +71,7 @@ impl Reader<'_> {
         if others.is_empty() {
             return Ok(vec![Form::Text(text)]);
         }
-        let bare =
-            schema.as_object().is_some_and(|map| map.keys().all(|k| k == "type" || SILENT.contains(&k.as_str())));
+        let bare = schema.as_object().is_some_and(|map| map.keys().all(|k| k == "type" || is_silent(k)));
         if bare {
             // Any text is a string or a value of one of the other types.
             return Ok(vec![Form::Text(text)]);
@@ -144,7 +147,7 @@ impl Reader<'_> {
         for (key, value) in map {
             let one = match (key.as_str(), value) {
                 ("type", _) => continue,
-                (key, _) if SILENT.contains(&key) => continue,
+                (key, _) if is_silent(key) => continue,
                 ("const", value) => self.literals(std::slice::from_ref(value))?,
                 ("enum", Value::Array(values)) => self.literals(values)?,
                 ("anyOf" | "oneOf", Value::Array(members)) => self.any_of(members, depth)?,
@@ -349,11 +352,10 @@ fn length(key: &str, value: &Value, strict: bool) -> Result<Option<Text>, String
 
 /// Texts in which a pattern of a schema finds something.
 pub(crate) fn searched(pattern: &str) -> Result<Text, String> {
-    let Translated { text, unheld } = translated(pattern);
+    let Translated { hir, unheld, .. } = translated(pattern).map_err(|problem| format!("cannot be read: {problem}"))?;
     if let Some(what) = unheld {
         return Err(format!("has {what}, which cannot be held"));
     }
-    let hir = regex_syntax::parse(&text).map_err(|error| format!("cannot be read: {}", reason(&error)))?;
     let whole = anchored(&hir)?;
     let may_be_empty = whole.properties().minimum_len() == Some(0);
     Ok(Text { language: Some(slashed(&super::pieces::spelt(&whole))), may_be_empty })

@@ -157,7 +157,8 @@ pub struct TurnSpec {
 pub struct ToolSpec {
     /// Its name, as the model sees it.
     pub name: String,
-    /// JSON Schema of the arguments; null takes any.
+    /// JSON Schema of the arguments; null takes none. A strict one without keywords takes none either, as no parameter is
+    /// declared; other schemas without `properties` take any.
     pub parameters: Value,
     /// Whether a schema that cannot be held is refused. Otherwise what cannot be held is left out, and where that leaves nothing
     /// to hold the arguments are free but for their types.

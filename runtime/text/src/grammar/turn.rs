@@ -2,8 +2,9 @@
 
 use super::arguments::{Elements, matches, whole};
 use super::pieces::{Part, Parts, first_control, has_control, parts, plain, spelt, written};
-use super::prepared::{Problem, prepared};
+use super::prepared::{Fault, Problem, prepared};
 use super::region::{Text, ended_text, open_text};
+use super::schema::is_silent;
 use super::tokens::Vocabulary;
 use super::writer::{Piece, Writer, slashed};
 use super::{Choice, GrammarError, GrammarSpec, ToolSpec, TurnPlace, TurnSpec, lower};
@@ -305,10 +306,11 @@ impl<'a> Turn<'a> {
 
     /// A tool's schema as it is held; `None` if it cannot be.
     fn parameters(&self, i: usize, tool: &ToolSpec) -> Result<Option<Value>, GrammarError> {
-        let schema = if tool.parameters.is_null() { &Value::Bool(true) } else { &tool.parameters };
+        let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
+        let schema = if takes_none(tool) { &none } else { &tool.parameters };
         match prepared(schema, tool.strict) {
             Ok(prepared) => Ok(Some(prepared)),
-            Err(problem) if tool.strict || problem.is_value => Err(unheld(i, &problem)),
+            Err(problem) if tool.strict || problem.fault == Fault::Number => Err(unheld(i, &problem)),
             Err(_) => Ok(None),
         }
     }
@@ -330,14 +332,8 @@ impl<'a> Turn<'a> {
 
     /// The schema of a call that is written as JSON.
     fn json_call(&self, i: usize, tool: &ToolSpec, format: &CallFormat) -> Result<Value, GrammarError> {
-        let parameters = match &tool.parameters {
-            _ if self.free.contains(&i) => json!({"type": "object"}),
-            Value::Null => json!({"type": "object"}),
-            _ => match self.parameters(i, tool)? {
-                Some(parameters) => parameters,
-                None => json!({"type": "object"}),
-            },
-        };
+        let held = if self.free.contains(&i) { None } else { self.parameters(i, tool)? };
+        let parameters = held.unwrap_or_else(|| json!({"type": "object"}));
         let (parameters, defs) = super::schema::nested(&parameters);
         let shape = format.transform_each.as_ref().or(format.transform.as_ref());
         let leaf = |name: &str| {
@@ -416,9 +412,23 @@ impl<'a> Turn<'a> {
     }
 }
 
+/// Whether a tool takes no parameters: it has no schema, or a strict one that says no more than that they are an object.
+fn takes_none(tool: &ToolSpec) -> bool {
+    let is_bare = |map: &Map<String, Value>| map.keys().all(|key| key == "type" || is_silent(key));
+    match &tool.parameters {
+        Value::Null => true,
+        Value::Object(map) => tool.strict && is_bare(map),
+        _ => false,
+    }
+}
+
 fn unheld(i: usize, problem: &Problem) -> GrammarError {
     let place = problem.below(&format!("tools.{i}.parameters"));
-    let next = if problem.is_value { "choose a number that is held" } else { "simplify it, or leave `strict` out" };
+    let next = match problem.fault {
+        Fault::Number => "choose a number that is held",
+        Fault::Unheld => "simplify it, or leave `strict` out",
+        Fault::Wrong => "correct it, or leave `strict` out",
+    };
     GrammarError::bad(&place, &*problem.problem, next)
 }
 

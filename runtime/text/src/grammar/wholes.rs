@@ -20,6 +20,8 @@ const NAME: &str = r#""(?:[^"\\\x00-\x1F\x7F]|\\[nrbtf\\"])*""#;
 /// A part of a schema, and how it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
+    /// No value at all.
+    Nothing,
     /// What the library holds.
     Library(Value),
     /// A text.
@@ -40,7 +42,7 @@ pub(crate) fn are_needed(schema: &Value) -> bool {
     match schema {
         Value::Object(map) => map.iter().any(|(key, value)| match key.as_str() {
             "const" | "enum" => has_long(value),
-            key if BOUNDS.contains(&key) && value.is_number() => !numbers::is_small(value) && !is_last(key, value),
+            key if BOUNDS.contains(&key) => numbers::bounds_wholes(map) && is_long_bound(key, value),
             _ => are_needed(value),
         }),
         Value::Array(all) => all.iter().any(are_needed),
@@ -48,9 +50,10 @@ pub(crate) fn are_needed(schema: &Value) -> bool {
     }
 }
 
-/// Whether it is a bound that the library holds though it is large.
-fn is_last(key: &str, value: &Value) -> bool {
-    key == "maximum" && value.as_i64() == Some(i64::MAX)
+/// Whether the library would change the bound of whole numbers: of large ones it holds the last alone.
+fn is_long_bound(key: &str, value: &Value) -> bool {
+    let is_last = key == "maximum" && value.as_i64() == Some(i64::MAX);
+    !is_last && numbers::whole(value).is_some_and(|whole| !numbers::is_small_whole(whole))
 }
 
 /// Whether a value has a whole number that is another as a float.
@@ -105,19 +108,24 @@ impl Reader<'_> {
                     [one] => self.part(one, depth),
                     [] => None,
                     _ if key == "allOf" => None,
-                    many => many.iter().map(|one| self.part(one, depth)).collect::<Option<_>>().map(Part::Either),
+                    many => many.iter().map(|one| self.part(one, depth)).collect::<Option<_>>().map(either),
                 };
             }
         }
         match map.get("type")? {
             Value::Array(kinds) => self.kinds(map, kinds, depth),
             kind if kind == "integer" && only(&["type", BOUNDS[0], BOUNDS[1], BOUNDS[2], BOUNDS[3]]) => {
-                Some(Part::Regex(integers(map)?))
+                Some(integers(map)?.map_or(Part::Nothing, Part::Regex))
             }
             kind if kind == "array" && only(&["type", "items", "minItems", "maxItems"]) => {
                 let count = |key: &str| map.get(key).and_then(Value::as_u64);
+                let (least, most) = (count("minItems").unwrap_or(0), count("maxItems"));
                 let item = self.part(map.get("items")?, depth)?;
-                Some(Part::List(Box::new(item), count("minItems").unwrap_or(0), count("maxItems")))
+                let most = if item == Part::Nothing { Some(0) } else { most };
+                Some(match most.is_some_and(|most| most < least) {
+                    true => Part::Nothing,
+                    false => Part::List(Box::new(item), least, most),
+                })
             }
             kind if kind == "object" && only(&["type", "properties", "required", "additionalProperties"]) => {
                 self.object(map, depth)
@@ -149,7 +157,7 @@ impl Reader<'_> {
             values.iter().filter(is_meant).partition(|value| has_long(value));
         let mut of = long.into_iter().map(|value| self.value(value, depth)).collect::<Option<Vec<Part>>>()?;
         of.extend((!others.is_empty()).then(|| Part::Library(json!({"enum": others}))));
-        (!of.is_empty()).then_some(Part::Either(of))
+        Some(either(of))
     }
 
     /// One value.
@@ -181,7 +189,7 @@ impl Reader<'_> {
             one.retain(|key, _| kind == "integer" || !BOUNDS.contains(&key.as_str()));
             self.part(&Value::Object(one), depth)
         };
-        kinds.iter().map(of).collect::<Option<_>>().map(Part::Either)
+        kinds.iter().map(of).collect::<Option<_>>().map(either)
     }
 
     fn object(&mut self, map: &Map<String, Value>, depth: usize) -> Option<Part> {
@@ -205,10 +213,17 @@ impl Reader<'_> {
         }
         let others = match others {
             Value::Bool(false) => None,
-            schema => Some(Box::new(self.part(&schema, depth)?)),
+            schema => Some(self.part(&schema, depth)?).filter(|part| *part != Part::Nothing).map(Box::new),
         };
-        Some(Part::Object(of, others))
+        let is_never = of.iter().any(|(_, is_required, part)| *is_required && *part == Part::Nothing);
+        Some(if is_never { Part::Nothing } else { Part::Object(of, others) })
     }
+}
+
+/// One of these, of which some may be of no value.
+fn either(mut of: Vec<Part>) -> Part {
+    of.retain(|part| *part != Part::Nothing);
+    if of.is_empty() { Part::Nothing } else { Part::Either(of) }
 }
 
 fn without_definitions(schema: &Value) -> Value {
@@ -225,15 +240,12 @@ fn refers_to_root(schema: &Value) -> bool {
     refers_where(schema, &|target| target == "#")
 }
 
-/// An expression for the whole numbers between the bounds; `None` if there is none.
-fn integers(map: &Map<String, Value>) -> Option<String> {
-    let number = |key: &str| match map.get(key) {
-        None => Some(None),
-        Some(value) => numbers::whole(value).map(Some),
-    };
-    let [least, most, above, below] = BOUNDS.map(number);
-    let least = least?.into_iter().chain(above?.map(|n| n + 1)).max();
-    let most = most?.into_iter().chain(below?.map(|n| n - 1)).min();
+/// An expression for the whole numbers between the bounds, if there is any; `None` where the bounds are not known.
+fn integers(map: &Map<String, Value>) -> Option<Option<String>> {
+    let (least, most) = numbers::whole_range(map)?;
+    if least.zip(most).is_some_and(|(least, most)| least > most) {
+        return Some(None);
+    }
     let mut ways = Vec::new();
     // Those below 0, by their digits.
     let nearest = most.map_or(1, |most| (-most).max(1));
@@ -244,7 +256,7 @@ fn integers(map: &Map<String, Value>) -> Option<String> {
     if most.is_none_or(|most| most >= first) {
         ways.push(digits(first, most));
     }
-    (!ways.is_empty()).then(|| ways.join("|"))
+    Some(Some(ways.join("|")))
 }
 
 /// An expression for the whole numbers from one to another, none below 0; the first is not above the last.
@@ -313,6 +325,7 @@ struct Style {
 fn written(writer: &mut Writer, part: &Part, style: &Style) -> String {
     let space = &style.maybe;
     match part {
+        Part::Nothing => writer.json_spaced(&Value::Bool(false), style.strict, &style.regex),
         Part::Library(schema) => writer.json_spaced(schema, style.strict, &style.regex),
         Part::Literal(text) => quoted(text),
         Part::Regex(regex) => writer.terminal(&slashed(regex)),
@@ -357,7 +370,7 @@ fn object(writer: &mut Writer, of: &[(String, bool, Part)], others: Option<&Part
         rest = writer.rule(&format!("({space} \",\" {space} {one})*"));
         first = Some(writer.rule(&format!("{one} {rest}")));
     }
-    for (name, is_required, part) in of.iter().rev() {
+    for (name, is_required, part) in of.iter().rev().filter(|(.., part)| *part != Part::Nothing) {
         let value = written(writer, part, style);
         let this = writer.rule(&format!("{} {rest}", pair(&quoted(&json!(name).to_string()), &value)));
         let behind = format!("{space} \",\" {space} {this}");
@@ -386,7 +399,8 @@ mod tests {
 
     /// Whether each of the numbers is between the bounds.
     fn takes(schema: &Value, numbers: &[i128]) -> Vec<bool> {
-        let Some(regex) = integers(schema.as_object().unwrap()) else { return vec![false; numbers.len()] };
+        let known = integers(schema.as_object().unwrap()).expect("bounds of 64 bits");
+        let Some(regex) = known else { return vec![false; numbers.len()] };
         let vm = PikeVM::new(&format!("^(?:{regex})$")).unwrap();
         let mut cache = vm.create_cache();
         numbers.iter().map(|number| vm.is_match(&mut cache, &number.to_string())).collect()

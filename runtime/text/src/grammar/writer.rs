@@ -3,7 +3,7 @@
 use super::GrammarError;
 use super::formats::with_dates;
 use super::guard::Left;
-use super::prepared::{has_open_names, prepared};
+use super::prepared::{Fault, has_open_names, prepared};
 use super::space::space;
 use super::tokens::Vocabulary;
 use super::wholes;
@@ -197,10 +197,10 @@ impl Writer {
     pub fn schema(&mut self, place: &str, schema: &Value, strict: bool) -> Result<String, GrammarError> {
         self.left.schema(place, schema)?;
         let prepared = prepared(schema, strict).map_err(|problem| {
-            let next = match problem.is_value {
-                true => "choose a number that is held",
-                false if strict => "correct it, or leave `strict` out",
-                false => "correct it",
+            let next = match problem.fault {
+                Fault::Number => "choose a number that is held",
+                Fault::Unheld => "simplify it, or leave `strict` out",
+                Fault::Wrong => "correct it",
             };
             GrammarError::bad(&problem.below(place), problem.problem, next)
         })?;
