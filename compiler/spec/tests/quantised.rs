@@ -149,6 +149,13 @@ fn what_is_wrong_with_stored_formats_is_told() {
     }
 }
 
+/// The section of the page whose title begins so.
+fn section(title: &str) -> String {
+    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
+    let from = page.find(&format!("\n## {title}")).unwrap_or_else(|| panic!("{title}"));
+    page[from + 1..].split("\n## ").next().unwrap_or_default().to_owned()
+}
+
 /// A file of tensors of which only the header is there; their names and formats.
 fn header(folder: &Path, file: &str, tensors: &[(&str, &str)]) {
     let entry = |(name, format): &(&str, &str)| {
@@ -163,9 +170,7 @@ fn header(folder: &Path, file: &str, tensors: &[(&str, &str)]) {
 #[test]
 fn tensors_beside_a_config_count_for_more_than_its_lists() {
     let folder = tempfile::tempdir().expect("folder");
-    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
-    let at = |title: &str| page.find(title).unwrap_or_else(|| panic!("{title}"));
-    let listed = &page[at("## FP8 as the usual")..];
+    let listed = &section("FP8 as the usual");
     let said = |tensors: &[(&str, &str)]| {
         header(folder.path(), "model.safetensors", tensors);
         outcome(listed, folder.path())
@@ -241,8 +246,7 @@ fn an_index_that_its_folder_contradicts_is_refused() {
 #[test]
 fn numbers_that_files_beside_a_config_lack_count_as_one_and_are_told() {
     let folder = tempfile::tempdir().expect("folder");
-    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
-    let listed = &page[page.find("## NVFP4 as the usual").expect("a section")..];
+    let listed = &section("NVFP4 as the usual");
     let q = "model.layers.1.self_attn.q_proj";
     let named = |ends: &[(&'static str, &'static str)]| -> Vec<(String, &'static str)> {
         ends.iter().map(|(end, format)| (format!("{q}.{end}"), *format)).collect()
