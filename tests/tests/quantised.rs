@@ -391,9 +391,12 @@ fn a_checkpoint_without_layers_says_so() {
     assert!(done.code == 1 && told && !done.err.contains("--ignore"), "{}", done.err);
 }
 
-/// A tensor of a checkpoint file, its bytes changed.
-fn damaged(model: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
-    let path = model.join("model.safetensors");
+/// The only file of a checkpoint.
+const ONLY: &str = "model-00001-of-00001.safetensors";
+
+/// Changes the bytes of a tensor.
+fn damage(model: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
+    let path = model.join(ONLY);
     let mut bytes = std::fs::read(&path).expect("file");
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize + 8;
     let header: Value = serde_json::from_slice(&bytes[8..length]).expect("header");
@@ -402,19 +405,14 @@ fn damaged(model: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
     std::fs::write(&path, bytes).expect("file");
 }
 
-/// A copy of a fixture, which may be changed.
-fn copied(fixture: &Path, to: &Path) -> PathBuf {
-    std::fs::create_dir_all(to).expect("folder");
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(fixture.join(file), to.join(file)).expect("file");
-    }
-    to.to_owned()
-}
-
-/// Codes and scales that are no numbers end in an error with the tensor and the place, not in logits.
+/// Codes and elements that are no numbers end in an error with the tensor and the place, not in logits.
 #[test]
-fn damaged_codes_and_scales_are_refused_by_name() {
+fn elements_that_are_no_numbers_are_refused_by_name() {
     let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 5, 1);
+    let fp8 = quantised(&plain, "fp8", work.path(), &[]);
+    let nvfp4 = quantised(&plain, "nvfp4-weights", work.path(), &[]);
     let file = tokens(work.path(), &json!({"tokens": [[1, 2, 3]]}));
     let out = work.path().join("logits.safetensors");
     let score = |artifact: &Path, model: &Path, more: &[&str]| {
@@ -423,28 +421,26 @@ fn damaged_codes_and_scales_are_refused_by_name() {
         assert!(!out.exists(), "written");
         (done.code, done.err)
     };
-    let weight = "model.layers.1.self_attn.o_proj.weight";
-    let plain = Programs::built().compile(&fixture("beam-tiny-bf16"), "cpu-fp8", &fresh(work.path(), "converting"));
-    let wide = Programs::built().compile(&fixture("beam-tiny-bf16"), "cpu", &fresh(work.path(), "wide"));
-    let fp8 = copied(&fixture("beam-tiny-fp8"), &work.path().join("fp8"));
+    let converting = Programs::built().compile(&plain, "cpu-fp8", &fresh(work.path(), "converting"));
+    let wide = Programs::built().compile(&plain, "cpu", &fresh(work.path(), "wide"));
     let native = Programs::built().compile(&fp8, "cpu-fp8", &fresh(work.path(), "native"));
-    damaged(&fp8, weight, |bytes| bytes[5] = 0xff);
-    for (artifact, more) in [(&native, &[][..]), (&plain, &[]), (&wide, &["--widen"])] {
-        let (code, err) = score(artifact, &fp8, more);
-        let told = format!("error[W0313]: element 5 of `{weight}` in `model.safetensors` is NaN, stored as F8_E4M3");
-        assert!(code == 1 && err.starts_with(&told), "{err}");
-    }
-    let bf16 = copied(&fixture("beam-tiny-bf16"), &work.path().join("bf16"));
-    damaged(&bf16, weight, |bytes| bytes[6..8].copy_from_slice(&[0x80, 0x7f]));
-    for artifact in [&plain, &wide] {
-        let (code, err) = score(artifact, &bf16, &[]);
-        let told = format!("error[W0313]: element 3 of `{weight}` in `model.safetensors` is inf, stored as BF16");
-        assert!(code == 1 && err.starts_with(&told), "{err}");
-    }
     // Another format than the one that floats are made into is no second form of it.
-    let (code, err) = score(&plain, &fixture("beam-tiny-nvfp4"), &[]);
+    let (code, err) = score(&converting, &nvfp4, &[]);
     assert!(code == 1 && err.starts_with("error[W0303]") && err.contains("is stored as U8"), "{err}");
     assert!(!err.contains("W0305"), "{err}");
+    let weight = "model.layers.1.self_attn.o_proj.weight";
+    damage(&fp8, weight, |bytes| bytes[5] = 0xff);
+    for (artifact, more) in [(&native, &[][..]), (&converting, &[]), (&wide, &["--widen"])] {
+        let (code, err) = score(artifact, &fp8, more);
+        let told = format!("error[W0313]: element 5 of `{weight}` in `{ONLY}` is NaN, stored as F8_E4M3");
+        assert!(code == 1 && err.starts_with(&told), "{err}");
+    }
+    damage(&plain, weight, |bytes| bytes[6..8].copy_from_slice(&[0x80, 0x7f]));
+    for artifact in [&converting, &wide] {
+        let (code, err) = score(artifact, &plain, &[]);
+        let told = format!("error[W0313]: element 3 of `{weight}` in `{ONLY}` is inf, stored as BF16");
+        assert!(code == 1 && err.starts_with(&told), "{err}");
+    }
 }
 
 /// A checkpoint without numbers of inputs is one of weights; compiled from its own directory, what its config says counts.

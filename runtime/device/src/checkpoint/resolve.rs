@@ -175,11 +175,13 @@ impl<'a> Matcher<'a> {
             present.retain(|c| c.reads(recipe.dtype));
         }
         // What codes are scaled by is not made of the codes.
-        if let ([codes], [form]) = (present.as_slice(), absent.as_slice())
+        if let [codes] = present.as_slice()
             && codes.form.layout == DiskLayout::RowScales
-            && let Some(found) = codes.found.iter().flatten().find(|_| !codes.reads(recipe.dtype))
+            && !codes.reads(recipe.dtype)
+            && let Some(scales) = absent.iter().find(|c| c.form.layout.is_plain())
+            && let Some(found) = codes.found.iter().flatten().next()
         {
-            self.alone(recipe, form.first_present(), *found);
+            self.alone(recipe, scales.first_present(), *found);
             return None;
         }
         if let [one, other, ..] = present.as_slice() {

@@ -506,6 +506,25 @@ fn codes_without_their_scales_name_what_is_missing() {
         single(dir.path(), &pairs);
         let text = with(dir.path(), &plain, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
         assert!(text.contains("W0301") && text.contains("`m.weight_scale_2`"), "{text}");
+        // Experts, which may also lie in one tensor as floats.
+        let parts = |layout: fn() -> DiskLayout| {
+            [spread(laid("x.{e}.weight", &[2, 16], layout())), laid("x.packed", &[2, 2, 16], layout())].to_vec()
+        };
+        let scales = spread(form("x.{e}.weight_scale", &[2]));
+        let scales = [vec![scales], parts(|| DiskLayout::RowScales)].concat();
+        let experts = [
+            of(
+                "x.codes",
+                &[2, 2, 16],
+                DType::E4m3,
+                [parts(|| DiskLayout::Plain), parts(|| DiskLayout::RowCodes)].concat(),
+            ),
+            of("x.scale", &[2, 2], DType::F32, scales),
+        ];
+        let expert = |e: usize| bytes(&format!("x.{e}.weight"), Dtype::F8_E4M3, &[2, 16], vec![0x38; 32]);
+        single(dir.path(), &[expert(0), expert(1)]);
+        let text = with(dir.path(), &experts, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
+        assert!(text.starts_with("W0301") && text.contains("`x.0.weight_scale`") && !text.contains("W0303"), "{text}");
         single(dir.path(), &pairs[..1]);
         let text = with(dir.path(), &plain, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
         assert!(text.starts_with("W0303") && text.contains("stored as U8"), "{text}");
