@@ -335,7 +335,7 @@ fn what_cannot_be_quantised_is_refused_and_nothing_is_left() {
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "re:("]);
     assert!(code == 2 && err.contains("R0710"), "{err}");
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "*"]);
-    assert!(code == 2 && err.contains("R0705: `--ignore` leaves all "), "{err}");
+    assert!(code == 2 && err.contains("R0705]: `--ignore` leaves all "), "{err}");
     for (format, flags, named) in [
         ("fp8-weights", &["--inputs", "narrow"][..], "--inputs narrow"),
         ("nvfp4-weights", &["--inputs", "narrow"], "--inputs narrow"),
