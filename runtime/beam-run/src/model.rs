@@ -37,7 +37,7 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
 fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weights>, Failure> {
     let Some(draft) = &args.draft else { return Ok(None) };
     let Some(drafter) = &artifact.drafter else {
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0114: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
             draft.display(),
             artifact.manifest.model

@@ -24,6 +24,7 @@ use ir::{Facts, Span, StoredFormat, StoredInputs};
 use object::Object;
 use pattern::Patterns;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 pub(crate) use files::tensor_files;
@@ -208,9 +209,9 @@ pub(crate) fn lines(
         lines.push((scheme.kv_at, format!("kv = {{ k_scale = [{}], v_scale = [{}] }}", list(&k), list(&v))));
         let prefix = table("layer").and_then(|t| t.get("prefix")).and_then(|(_, n)| n.text()).unwrap_or("");
         if let Some(tensors) = tensors {
-            let layers = facts.kv.iter().flat_map(|kind| &kind.layers);
-            let alternatives = layers.flat_map(|layer| {
-                let full = |name: &String| decide::named(&format!("{prefix}{name}"), Some(*layer));
+            let layers: BTreeSet<usize> = facts.kv.iter().flat_map(|kind| kind.layers.iter().copied()).collect();
+            let alternatives = layers.into_iter().flat_map(|layer| {
+                let full = |name: &String| decide::named(&format!("{prefix}{name}"), Some(layer));
                 [&k, &v].map(|names| names.iter().map(full).collect::<Vec<String>>())
             });
             let absent = alternatives.filter(|names| !names.iter().any(|name| tensors.has(name)));
