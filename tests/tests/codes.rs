@@ -202,16 +202,20 @@ fn failures_have_one_form() {
     let config = file("config.json", &patched("{ \"rms_norm_eps\": null }"));
     let written = folder.path().join("written.toml").display().to_string();
     let nowhere = folder.path().join("nowhere").display().to_string();
-    let runs: [(&[&str], &str, i32); 9] = [
+    let runs: [(&[&str], &str, i32); 13] = [
         (&["check", &wrong], "B0268", 1),
         (&["check", &nowhere], "B0001", 1),
         (&["check", &right, "--target", "cpu-f23"], "T0101", 1),
-        (&["dump", &right, "--target", "cpu", "--stage", "grahp"], "C0004", 1),
-        (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0004", 1),
+        (&["dump", &right, "--target", "cpu", "--stage", "grahp"], "C0004", 2),
+        (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0004", 2),
         (&["compile", &right, "--target", "h200-bf16", "--tunable", "-o", &nowhere], "C0001", 3),
         (&["report", &nowhere], "A0101", 1),
-        (&["compile", &right, "--target", "cpu", "--option", "combine=singel", "-o", &nowhere], "C0006", 1),
+        (&["compile", &right, "--target", "cpu", "--option", "combine=singel", "-o", &nowhere], "C0006", 2),
         (&["import", &config, "-o", &written], "B0247", 1),
+        (&["compile", &right, "--target", "cpu", "--mesh", "tp", "-o", &nowhere], "C0002", 2),
+        (&["compile", &right, "--target", "cpu", "--unpack", "x", "-o", &nowhere], "C0010", 2),
+        (&["dump", &right, "--target", "h200-bf16", "--stage", "cuda", "--spans"], "C0004", 2),
+        (&["explain", "B9999"], "C0005", 2),
     ];
     for (args, code, exit) in runs {
         let done = Programs::built().beamc(&[args, &["--json"]].concat());

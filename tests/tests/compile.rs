@@ -142,18 +142,28 @@ fn an_edit_is_told_in_words() {
 #[test]
 fn what_cannot_be_asked_for_is_refused_with_both_facts() {
     let programs = Programs::built();
-    for (args, wanted) in [
-        ("dump model-spec/beam.toml --target cpu --stage graph --mesh tp", "C0002"),
-        ("dump model-spec/beam.toml --target cpu --stage graph --mesh tp=0", "has length 0"),
-        ("dump model-spec/beam.toml --target cpu --stage sharded --mesh tp=5", "P0502"),
-        ("dump model-spec/beam.toml --target cpu --stage sharded --mesh qp=2", "P0501"),
-        ("dump model-spec/beam.toml --target cpu --stage graph --option combine=other", "does not offer `other`"),
-        ("dump model-spec/beam.toml --target cpu --stage graph --option other=1", "its options are combine"),
-        ("dump model-spec/beam.toml --target h200-bf61 --stage graph", "did you mean `h200-bf16`?"),
-        ("dump model-spec/beam.toml --target cpu --stage graph --relax rank-rond", "did you mean `rank-round`?"),
+    for (args, wanted, exit) in [
+        ("dump model-spec/beam.toml --target cpu --stage graph --mesh tp", "C0002", 2),
+        ("dump model-spec/beam.toml --target cpu --stage graph --mesh tp=0", "has length 0", 2),
+        ("dump model-spec/beam.toml --target cpu --stage sharded --mesh tp=5", "P0502", 1),
+        ("verify model-spec/beam.toml --target cpu --mesh tp=5", "P0502", 1),
+        ("dump model-spec/beam.toml --target cpu --stage sharded --mesh qp=2", "P0501", 1),
+        ("dump model-spec/beam.toml --target cpu --stage graph --option combine=other", "does not offer `other`", 2),
+        ("dump model-spec/beam.toml --target cpu --stage graph --option other=1", "its options are combine", 2),
+        ("dump model-spec/beam.toml --target h200-bf61 --stage graph", "did you mean `h200-bf16`?", 1),
+        ("dump model-spec/beam.toml --target cpu --stage graph --relax rank-rond", "did you mean `rank-round`?", 2),
+        ("dump model-spec/beam.toml --target cpu --stage graph --exact --relax wire-bf16", "--relax", 2),
+        ("verify model-spec/beam.toml --target cpu --exact --relax wire-bf16", "--relax", 2),
+        ("compile model-spec/beam.toml --target cpu --exact --relax wire-bf16 -o no", "--relax", 2),
+        ("diff model-spec/beam.toml model-spec/beam.toml --target cpu --brief --stage kernel", "--stage", 2),
     ] {
         let done = programs.beamc(&words(args));
-        assert!(done.code == 1 && done.err.contains(wanted), "{args}: {}{}", done.out, done.err);
+        assert!(done.code == exit && done.err.contains(wanted), "{args}: {} {}{}", done.code, done.out, done.err);
+    }
+    // Every command's help has all exit codes.
+    for command in ["check", "compile", "dump", "diff", "verify", "report", "import", "targets", "explain", "doctor"] {
+        let help = programs.beamc(&[command, "--help"]).out;
+        assert!([1, 2, 3, 4, 6].iter().all(|code| help.contains(&format!("\n  {code}  "))), "{help}");
     }
 }
 

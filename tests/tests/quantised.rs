@@ -327,17 +327,154 @@ fn what_cannot_be_quantised_is_refused_and_nothing_is_left() {
     let model = nano();
     let (code, err) = refused(&["--model", text(&model), "--format", "nvfp4"]);
     assert!(
-        code == 1 && err.contains("R0704") && err.contains("--calibrate") && err.contains("--inputs plain"),
+        code == 2 && err.contains("R0704") && err.contains("--calibrate") && err.contains("--inputs plain"),
         "{err}"
     );
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "re:nothing"]);
-    assert!(code == 1 && err.contains("R0711"), "{err}");
+    assert!(code == 2 && err.contains("R0711"), "{err}");
+    let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "re:("]);
+    assert!(code == 2 && err.contains("R0710"), "{err}");
     let (code, err) = refused(&["--model", text(&model), "--format", "fp8", "--ignore", "*"]);
-    assert!(code == 1 && err.contains("R0705"), "{err}");
+    assert!(code == 2 && err.contains("R0705]: `--ignore` leaves all "), "{err}");
+    for (format, flags, named) in [
+        ("fp8-weights", &["--inputs", "narrow"][..], "--inputs narrow"),
+        ("nvfp4-weights", &["--inputs", "narrow"], "--inputs narrow"),
+        ("nvfp4-weights", &["--scales", "f32"], "--scales"),
+        ("fp8", &["--own-numbers"], "--own-numbers"),
+        ("fp8", &["--artifact", "a", "--calibrate", "t"], "--calibrate"),
+        ("nvfp4", &["--inputs", "plain", "--artifact", "a", "--calibrate", "t"], "--calibrate"),
+    ] {
+        let (code, err) = refused(&[&["--model", text(&model), "--format", format], flags].concat());
+        let told = [named, &format!("--format {format}"), "leave"].iter().all(|part| err.contains(part));
+        assert!(code == 2 && err.starts_with("error[R0721]") && told, "{err}");
+    }
     let (code, err) = refused(&["--model", text(&fixture("beam-tiny-fp8")), "--format", "fp8"]);
     assert!(code == 1 && err.contains("R0702"), "{err}");
     let (code, err) = refused(&["--model", "/nowhere", "--format", "fp8"]);
     assert!(code == 1 && err.contains("R0701"), "{err}");
     let (code, _) = refused(&["--model", text(&model), "--format", "int4"]);
     assert_eq!(code, 2);
+}
+
+/// A checkpoint and an artifact are only read, so nothing is written into their directories.
+#[test]
+fn nothing_is_written_into_what_is_read() {
+    let work = tempfile::tempdir().expect("folder");
+    let model = work.path().join("model");
+    seeded(&odd_config(), &model, 3, 1);
+    let before = std::fs::read_dir(&model).expect("folder").count();
+    let beside = model.join("../model/deep/../out");
+    for out in [&model, &model.join("out"), &model.join("deep/out"), &beside] {
+        let args = ["quantise", "--model", text(&model), "--format", "fp8", "--out", text(out)];
+        let done = Programs::built().beam_run(&args);
+        assert!(done.code == 2 && done.err.starts_with("error[R0722]"), "{out:?}: {}", done.err);
+    }
+    assert_eq!(std::fs::read_dir(&model).expect("folder").count(), before);
+    let out = work.path().join("model-fp8");
+    run(&["quantise", "--model", text(&model), "--format", "fp8", "--out", text(&out)]);
+}
+
+/// A model without any matrix in a numbered layer: no flag is at fault.
+#[test]
+fn a_checkpoint_without_layers_says_so() {
+    let work = tempfile::tempdir().expect("folder");
+    let model = work.path().join("model");
+    std::fs::create_dir(&model).expect("folder");
+    std::fs::write(model.join("config.json"), "{}").expect("config");
+    let bytes = vec![0u8; 32];
+    let tensor = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, vec![4, 4], &bytes).expect("a tensor");
+    safetensors::serialize_to_file([("embed.weight", tensor)], None, &model.join("model.safetensors")).expect("write");
+    let out = work.path().join("out");
+    let done =
+        Programs::built().beam_run(&["quantise", "--model", text(&model), "--format", "fp8", "--out", text(&out)]);
+    let told = ["R0705", "has no matrix to quantise", "--artifact"].iter().all(|part| done.err.contains(part));
+    assert!(done.code == 1 && told && !done.err.contains("--ignore"), "{}", done.err);
+}
+
+/// The only file of a checkpoint.
+const ONLY: &str = "model-00001-of-00001.safetensors";
+
+/// Changes the bytes of a tensor.
+fn damage(model: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
+    let path = model.join(ONLY);
+    let mut bytes = std::fs::read(&path).expect("file");
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize + 8;
+    let header: Value = serde_json::from_slice(&bytes[8..length]).expect("header");
+    let at = |i: usize| header[tensor]["data_offsets"][i].as_u64().expect("a tensor") as usize + length;
+    change(&mut bytes[at(0)..at(1)]);
+    std::fs::write(&path, bytes).expect("file");
+}
+
+/// Codes and elements that are no numbers end in an error with the tensor and the place, not in logits.
+#[test]
+fn elements_that_are_no_numbers_are_refused_by_name() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 5, 1);
+    let fp8 = quantised(&plain, "fp8", work.path(), &[]);
+    let nvfp4 = quantised(&plain, "nvfp4-weights", work.path(), &[]);
+    let file = tokens(work.path(), &json!({"tokens": [[1, 2, 3]]}));
+    let out = work.path().join("logits.safetensors");
+    let score = |artifact: &Path, model: &Path, more: &[&str]| {
+        let args = ["score", text(artifact), "--model", text(model), "--tokens", text(&file), "--out", text(&out)];
+        let done = Programs::built().beam_run(&[&args, more].concat());
+        assert!(!out.exists(), "written");
+        (done.code, done.err)
+    };
+    let converting = Programs::built().compile(&plain, "cpu-fp8", &fresh(work.path(), "converting"));
+    let wide = Programs::built().compile(&plain, "cpu", &fresh(work.path(), "wide"));
+    let native = Programs::built().compile(&fp8, "cpu-fp8", &fresh(work.path(), "native"));
+    // Another format than the one that floats are made into is no second form of it.
+    let (code, err) = score(&converting, &nvfp4, &[]);
+    assert!(code == 1 && err.starts_with("error[W0303]") && err.contains("is stored as U8"), "{err}");
+    assert!(!err.contains("W0305"), "{err}");
+    let weight = "model.layers.1.self_attn.o_proj.weight";
+    damage(&fp8, weight, |bytes| bytes[5] = 0xff);
+    for (artifact, more) in [(&native, &[][..]), (&converting, &[]), (&wide, &["--widen"])] {
+        let (code, err) = score(artifact, &fp8, more);
+        let told = format!("error[W0313]: element 5 of `{weight}` in `{ONLY}` is NaN, stored as F8_E4M3");
+        assert!(code == 1 && err.starts_with(&told), "{err}");
+    }
+    damage(&plain, weight, |bytes| bytes[6..8].copy_from_slice(&[0x80, 0x7f]));
+    for artifact in [&converting, &wide] {
+        let (code, err) = score(artifact, &plain, &[]);
+        let told = format!("error[W0313]: element 3 of `{weight}` in `{ONLY}` is inf, stored as BF16");
+        assert!(code == 1 && err.starts_with(&told), "{err}");
+    }
+}
+
+/// A checkpoint without numbers of inputs is one of weights; compiled from its own directory, what its config says counts.
+#[test]
+fn numbers_of_inputs_that_are_missing_are_asked_for() {
+    let work = tempfile::tempdir().expect("folder");
+    let plain = work.path().join("plain");
+    seeded(&odd_config(), &plain, 17, 1);
+    let file = tokens(work.path(), &json!({"tokens": [[1, 2, 3]]}));
+    let artifact = Programs::built().compile(&plain, "cpu", work.path());
+    let calibrated = ["--artifact", text(&artifact), "--calibrate", text(&file)];
+    let w4a4 = quantised(&plain, "nvfp4", work.path(), &calibrated);
+    let w4a16 = quantised(&plain, "nvfp4-weights", work.path(), &[]);
+    let native = Programs::built().compile(&w4a4, "cpu-nvfp4", &fresh(work.path(), "native"));
+    let out = work.path().join("logits.safetensors");
+    let args = ["score", text(&native), "--model", text(&w4a16), "--tokens", text(&file), "--out", text(&out)];
+    let done = Programs::built().beam_run(&args);
+    let told = ["W0314", "input_scale", "inputs = \"plain\"", "--calibrate"].iter().all(|part| done.err.contains(part));
+    assert!(done.code == 1 && told, "{}", done.err);
+    // Of its own directory: inputs stay as they are.
+    let own = Programs::built().compile(&w4a16, "cpu-nvfp4", &fresh(work.path(), "own"));
+    assert!(logits(&own, &w4a16, &file, &[]).data.iter().all(|x| x.is_finite()));
+    // With a config that says that there are numbers: they are 1, and that is told.
+    std::fs::copy(w4a4.join("config.json"), w4a16.join("config.json")).expect("config");
+    std::fs::remove_file(w4a16.join("hf_quant_config.json")).expect("config");
+    let done = Programs::built().beamc(&[
+        "compile",
+        text(&w4a16),
+        "--target",
+        "cpu-nvfp4",
+        "-o",
+        text(&work.path().join("told")),
+    ]);
+    assert!(done.code == 0 && done.err.contains("warning[B0308]") && done.err.contains("input_scale"), "{}", done.err);
+    let found = logits(&work.path().join("told"), &w4a16, &file, &[]);
+    assert!(found.data.iter().all(|x| x.is_finite()));
 }

@@ -29,7 +29,7 @@ impl<'a> Side<'a> {
     /// Derives what is compared.
     pub fn new(stages: &'a Stages, target: &Target) -> Result<Side<'a>, Failure> {
         let recipes = artifact::recipes(&stages.kernels.facts);
-        let memory = artifact::weight_memory(&stages.kernels, &recipes).map_err(|e| Failure::input("C0008", e))?;
+        let memory = artifact::weight_memory(&stages.kernels, &recipes).map_err(|e| Failure::defect("C0008", e))?;
         let load = Load { tokens: 1, sequences: 1, wanted: 1, context: CONTEXT_TOKENS };
         let steps: Vec<StepCost> =
             stages.kernels.entries.iter().map(|entry| cost::step(&stages.kernels, entry, target, load)).collect();

@@ -8,7 +8,8 @@ const EXIT_CODES: &str = "Exit codes:
   1  the input is at fault: a spec, config, target or artifact
   2  the command line is at fault
   3  not in this build
-  4  the output could not be written";
+  4  the output could not be written
+  6  the compiler is at fault: a pass changed the model, or broke a rule of its level";
 
 /// Compiles model specs to artifacts.
 #[derive(Parser)]
@@ -23,9 +24,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Read a spec and say what is wrong with it; print its size and layer classes.
-    #[command(
-        after_help = "Example:\n  beamc check model-spec/beam.toml\n\nExit codes: 0 no errors, 1 errors, 2 usage"
-    )]
+    #[command(after_help = format!("Example:\n  beamc check model-spec/beam.toml\n\n{EXIT_CODES}"))]
     Check(CheckArgs),
     /// Compile a spec for a target into an artifact directory.
     #[command(after_help = format!("Example:\n  beamc compile model-spec/beam-nano.toml --target cpu -o artifact\n\n{EXIT_CODES}"))]
@@ -46,13 +45,13 @@ pub enum Command {
     #[command(after_help = format!("Example:\n  beamc import examples/beam-nano/config.json -o nano.toml\n\n{EXIT_CODES}"))]
     Import(ImportArgs),
     /// List the targets, or the facts of one with their sources.
-    #[command(after_help = "Examples:\n  beamc targets\n  beamc targets h200-bf16")]
+    #[command(after_help = format!("Examples:\n  beamc targets\n  beamc targets h200-bf16\n\n{EXIT_CODES}"))]
     Targets(TargetsArgs),
     /// Say what an error code means.
-    #[command(after_help = "Example:\n  beamc explain B0281")]
+    #[command(after_help = format!("Example:\n  beamc explain B0281\n\n{EXIT_CODES}"))]
     Explain(ExplainArgs),
     /// Say what is missing on this machine.
-    #[command(after_help = "Example:\n  beamc doctor")]
+    #[command(after_help = format!("Example:\n  beamc doctor\n\n{EXIT_CODES}"))]
     Doctor(JsonArgs),
     /// Translate CUDA units as a worker of another process.
     #[command(hide = true, name = crate::kernels::WORKER)]
@@ -110,7 +109,7 @@ pub struct CompileArgs {
     #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "draft")]
     pub draft_tokens: Vec<u64>,
     /// Forbid every relaxation but the formats that the checkpoint is stored in.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "relax")]
     pub exact: bool,
     /// Validate every pass as `beamc verify` does, and write nothing if one fails.
     #[arg(long)]
@@ -139,7 +138,7 @@ pub struct DumpArgs {
     #[arg(long)]
     pub draft: Option<PathBuf>,
     /// Forbid every relaxation but the formats that the checkpoint is stored in.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "relax")]
     pub exact: bool,
     /// Add the place in the spec to each line.
     #[arg(long)]
@@ -169,7 +168,7 @@ pub struct DiffArgs {
     #[arg(long, default_value = "graph")]
     pub stage: String,
     /// Leave the lines out.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "stage")]
     pub brief: bool,
     /// Print JSON.
     #[arg(long)]
@@ -192,7 +191,7 @@ pub struct VerifyArgs {
     #[arg(long, conflicts_with = "mesh")]
     pub all_meshes: bool,
     /// Forbid every relaxation but the formats that the checkpoint is stored in.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "relax")]
     pub exact: bool,
     /// Print JSON.
     #[arg(long)]

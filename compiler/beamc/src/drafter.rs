@@ -42,7 +42,7 @@ pub fn read(draft: &Path, job: &Job, blocks: &[u64]) -> Result<Draft, Failure> {
     }
     match last {
         Some(checked) => Ok(Draft { models, checked }),
-        None => Err(Failure::input("C0011", "`--draft-tokens` lists no length".to_owned())),
+        None => Err(Failure::usage("C0011", "`--draft-tokens` lists no length".to_owned())),
     }
 }
 
@@ -55,7 +55,7 @@ fn lengths(blocks: &[u64]) -> Result<Vec<u64>, Failure> {
         Some(odd) => {
             let message =
                 format!("`--draft-tokens` lists {odd}, and a block has {} to {} rows", ROWS.start(), ROWS.end());
-            Err(Failure::input("C0011", message)
+            Err(Failure::usage("C0011", message)
                 .help("the first row is the token that is known; a block of 8 drafts 7"))
         }
         None => Ok(blocks),

@@ -78,7 +78,7 @@ pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`beamc explain` lists the compiler's codes; messages of beam-run explain themselves".to_owned(),
         };
-        return Err(Failure::input("C0005", format!("the compiler has no code `{wanted}`")).help(help));
+        return Err(Failure::usage("C0005", format!("the compiler has no code `{wanted}`")).help(help));
     };
     let example = example(&code);
     if args.json {

@@ -7,6 +7,8 @@ use std::io::{IsTerminal, Write};
 
 /// The input is at fault.
 pub const INPUT: u8 = 1;
+/// The command line is at fault.
+pub const USAGE: u8 = 2;
 /// The build has no such capability.
 pub const NOT_IN_THIS_BUILD: u8 = 3;
 /// The output could not be written.
@@ -35,6 +37,11 @@ impl Failure {
     /// The input is at fault; `code` is known to `beamc explain`.
     pub fn input(code: &str, message: impl Display) -> Self {
         Failure::fact(INPUT, code, message)
+    }
+
+    /// The command line is at fault: a flag's value, or what several flags say together.
+    pub fn usage(code: &str, message: impl Display) -> Self {
+        Failure::fact(USAGE, code, message)
     }
 
     /// The compiler is at fault.
@@ -66,6 +73,11 @@ impl Failure {
     /// An error about a target.
     pub fn target(e: &targets::TargetError) -> Self {
         Failure::input(e.code, format!("{}: {}", e.place, e.message)).help(&e.help)
+    }
+
+    /// The same as a fault of the command line.
+    pub fn of_usage(self) -> Self {
+        Failure { exit: USAGE, ..self }
     }
 
     fn fact(exit: u8, code: &str, message: impl Display) -> Self {
@@ -172,7 +184,7 @@ mod tests {
 
     #[test]
     fn facts_are_findings_without_a_place() {
-        let failure = Failure::input("C0004", "a: b help: c").help("help: d");
+        let failure = Failure::usage("C0004", "a: b help: c").help("help: d");
         assert_eq!(failure.text(), "error[C0004]: a: b help: c\nhelp: help: d\n");
         let json = failure.json();
         assert_eq!((&json["ok"], &json["diagnostics"][0]["help"]), (&false.into(), &"help: d".into()));

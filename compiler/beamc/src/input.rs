@@ -97,7 +97,7 @@ pub fn given(checked: &Checked) -> Result<(), Failure> {
 pub fn job(args: &SpecArgs, exact: bool) -> Result<Job, Failure> {
     let mut target = target(&args.target)?;
     for name in &args.relax {
-        target.allow(name).map_err(|e| Failure::target(&e))?;
+        target.allow(name).map_err(|e| Failure::target(&e).of_usage())?;
     }
     let mesh = match &args.mesh {
         Some(text) => mesh(text)?,
@@ -123,7 +123,7 @@ fn unpacked(facts: &Facts, names: &[String]) -> Result<Vec<String>, Failure> {
         if !facts.weights.iter().any(|w| w.name == *name) {
             let known: Vec<&str> = facts.weights.iter().map(|w| w.name.as_str()).collect();
             let failure =
-                Failure::input("C0010", format!("`--unpack` names `{name}`, which is no weight of the model"));
+                Failure::usage("C0010", format!("`--unpack` names `{name}`, which is no weight of the model"));
             return Err(failure.help(match spec::nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("its weights are {}", known.join(", ")),
@@ -135,7 +135,7 @@ fn unpacked(facts: &Facts, names: &[String]) -> Result<Vec<String>, Failure> {
 
 /// Reads `tp=4,ep=1`.
 pub fn mesh(text: &str) -> Result<Mesh, Failure> {
-    Mesh::parse(text).map_err(|e| Failure::input("C0002", e.0).help("write for example --mesh tp=4,ep=2"))
+    Mesh::parse(text).map_err(|e| Failure::usage("C0002", e.0).help("write for example --mesh tp=4,ep=2"))
 }
 
 /// The mesh that the target has for the model. A spec with errors gets one device; reading it again says what they are.
@@ -149,7 +149,7 @@ fn own_mesh(spec: &Path, target: &Target, options: &[String], exact: bool) -> Me
 
 /// Refuses options of the command line that the spec does not have, or has otherwise.
 fn offered(offered: &IndexMap<String, Vec<String>>, options: &[String]) -> Result<(), Failure> {
-    let refuse = |message: String, help: String| Err(Failure::input("C0006", message).help(help));
+    let refuse = |message: String, help: String| Err(Failure::usage("C0006", message).help(help));
     let mut chosen: IndexMap<&str, &str> = IndexMap::new();
     for option in options {
         let Some((name, word)) = option.split_once('=').map(|(name, word)| (name.trim(), word.trim())) else {

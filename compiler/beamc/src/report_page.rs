@@ -201,7 +201,7 @@ fn kernels(entry: &Value, wanted: Option<&str>, out: &mut String) -> Result<(), 
     let Some(bucket) = items(&entry["buckets"]).find(|b| wanted.is_none_or(|w| text(&b["bucket"]) == w)) else {
         let known: Vec<&str> = items(&entry["buckets"]).map(|b| text(&b["bucket"])).collect();
         let wanted = wanted.unwrap_or("");
-        let failure = Failure::input("C0007", format!("`{wanted}` is no bucket of the artifact"));
+        let failure = Failure::usage("C0007", format!("`{wanted}` is no bucket of the artifact"));
         return Err(match spec::nearest(wanted, known.iter().copied()) {
             Some(near) => failure.help(format!("did you mean `{near}`?")),
             None => failure.help(format!("it has {}", known.join(", "))),

@@ -16,7 +16,7 @@ const CUDA: &str = "cuda";
 pub fn stage(word: &str) -> Result<Stage, Failure> {
     word.parse::<Stage>().map_err(|_| {
         let names = ["model", "graph", "sharded", "kernel", "plan", "cuda"];
-        Failure::input("C0004", format!("there is no level `{word}`")).help(match spec::nearest(word, names) {
+        Failure::usage("C0004", format!("there is no level `{word}`")).help(match spec::nearest(word, names) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("levels are {}", names.join(", ")),
         })
@@ -27,6 +27,13 @@ pub fn stage(word: &str) -> Result<Stage, Failure> {
 pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
     // The last level is no IR: text of kernels, made from the two levels before it.
     let stage = if args.stage == CUDA { None } else { Some(stage(&args.stage)?) };
+    if stage.is_none() && args.spans {
+        let message = "`--spans` adds places to the lines of a level, and `cuda` is the text of kernels, which have them in their heads";
+        return Err(Failure::usage("C0004", message).help("leave `--spans` out, or name another level"));
+    }
+    if stage.is_none() && args.draft.is_some() {
+        return Err(Failure::not_in_this_build("the kernels of a drafter on CUDA"));
+    }
     let job = input::job(&args.spec, args.exact)?;
     let (stages, drafter) = match &args.draft {
         Some(draft) => {
@@ -49,7 +56,7 @@ pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
         None => {
             let message =
                 format!("target `{}` has no CUDA kernels, its kernels are part of the runtime", job.target.name);
-            return Err(Failure::input("C0004", message).help("name a target whose architecture begins with `sm_`"));
+            return Err(Failure::usage("C0004", message).help("name a target whose architecture begins with `sm_`"));
         }
     };
     if args.json {

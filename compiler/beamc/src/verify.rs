@@ -43,11 +43,13 @@ pub fn verify(args: &VerifyArgs) -> Result<String, Failure> {
     if args.all_meshes {
         return all_meshes(args, &first, seeds);
     }
+    lies(&first)?;
     let (mut text, mut json, mut holds) = run(&args.spec, &first, seeds)?.page();
     if let Some(draft) = &args.draft {
         let spec = SpecArgs { spec: draft.clone(), option: Vec::new(), ..args.spec.clone() };
         // One length says what its passes do; `compile --check` runs every length that is written.
         for job in drafter::jobs(draft, &first, &[VERIFIED_BLOCK])? {
+            lies(&job)?;
             let (table, own, kept) = run(&spec, &job, seeds)?.page();
             text = format!("{text}\n{table}");
             json["drafter"] = own;
@@ -112,8 +114,15 @@ fn meshes(facts: &ir::Facts) -> Vec<Mesh> {
     meshes
 }
 
+/// Refuses a mesh on which the model itself cannot lie, whatever the small one that is interpreted can.
+fn lies(job: &Job) -> Result<(), Failure> {
+    let refined = passes::lower(&job.model).and_then(|l| passes::refine(&l.module, &job.compile()));
+    refined.map(drop).map_err(|e| input::pass_failure(&e, &job.checked))
+}
+
 /// Refuses where a pass changes what it does not declare.
 pub fn check(args: &SpecArgs, job: &Job) -> Result<(), Failure> {
+    lies(job)?;
     let outcome = run(args, job, SEEDS)?;
     if outcome.holds() {
         return Ok(());

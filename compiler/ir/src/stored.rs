@@ -67,8 +67,15 @@ pub struct Stored {
     pub kv: Option<StoredKv>,
     /// Ends of tensor names; each stands in place of `weight`.
     pub names: StoredNames,
+    /// Whether the checkpoint may lack numbers of inputs and of cached rows, which then are 1.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub some_numbers: bool,
     /// Where the spec says so.
     pub span: Option<Span>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A weight that is plain in some layers.
@@ -98,7 +105,7 @@ pub struct StoredNames {
 /// Cached rows in e4m3: `stored = e4m3(x / scale)`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredKv {
-    /// Alternative names of the key scale's tensor, with `{l}`; where none is there the scale is 1.
+    /// Alternative names of the key scale's tensor, with `{l}`.
     pub k_scale: Vec<String>,
     /// The same of values.
     pub v_scale: Vec<String>,

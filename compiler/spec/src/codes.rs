@@ -419,6 +419,11 @@ pub static CODES: &[Code] = &[
         "warning: a value that a checkpoint must give",
         "A value of the spec is \"required\": no default would be right. The spec is read with 0 in its place, and is compiled only when a spec that extends it, or a checkpoint's config, gives the number.",
     ),
+    code(
+        "B0308",
+        "warning: numbers that a checkpoint lacks",
+        "The config says that inputs, or cached rows, become codes under numbers of the checkpoint, and the files beside it lack some. They are 1 then, and `[stored]` says numbers = \"some\". Elsewhere such a checkpoint is refused when it is loaded.",
+    ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),
     code(
@@ -463,6 +468,16 @@ pub static CODES: &[Code] = &[
         "B0413",
         "a matrix that the spec keeps plain",
         "The targets of a quantisation config name a module whose weight the spec pins to a dtype or marks `quant = false`.",
+    ),
+    code(
+        "B0414",
+        "two configs that disagree",
+        "quantization_config in config.json and the file hf_quant_config.json beside it say the same twice: algorithm, inputs, exclusions. What only one of them says holds; where both speak, they must agree.",
+    ),
+    code(
+        "B0415",
+        "an index that its folder contradicts",
+        "model.safetensors.index.json says which file of the same folder each tensor is in. It must be JSON with such a weight_map, its files plain names, and all of them there, unless none is: a spec is compiled without weights.",
     ),
     code("B0999", "a defect of the compiler", "Please report the spec that leads here."),
 ];

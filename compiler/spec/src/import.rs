@@ -62,6 +62,7 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
     let folder = config.canonicalize().ok().and_then(|p| Some(p.parent()?.file_name()?.to_string_lossy().into_owned()));
     let name = folder.filter(|name| crate::is_plain(name)).unwrap_or_else(|| base.clone());
     let quantised = quantised::find(&json, &places, config, sources, out);
+    let files = quantised::tensor_files(config, sources, out);
     let mut importer = Importer { json, file, places, used: BTreeSet::new(), out, failed: false };
     let (toml, origins) = importer.run(&name, &base, &merged);
     let mut made = Imported { toml, base, origins };
@@ -70,18 +71,17 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
         Found::Refused => return None,
         Found::Nothing => vec![(Span { file, start: 0, end: 0 }, "format = \"none\"".to_owned())],
         // Weights and layers are counted in the spec as it is so far.
-        Found::Scheme(scheme) if !failed => match crate::facts_of(Input::text("import", &made.toml), library) {
+        Found::Scheme(schemes) if !failed => match crate::facts_of(Input::text("import", &made.toml), library) {
             Some(facts) => {
-                let (empty, tensors) = (Table::new(), Tensors::beside(config));
-                let import = merged.table("import").unwrap_or(&empty);
-                quantised::lines(*scheme, &facts, import, library, tensors.as_ref(), out)?
+                let tensors = files.as_deref().and_then(Tensors::of);
+                quantised::lines(*schemes, &facts, &merged, library, tensors.as_ref(), out)?
             }
             None => Vec::new(),
         },
         Found::Scheme(_) => Vec::new(),
     };
     made.section("stored", &stored);
-    (!failed).then_some(made)
+    (!failed && files.is_some()).then_some(made)
 }
 
 impl Imported {

@@ -117,6 +117,8 @@ fn what_is_stored_may_be_said_in_full() {
     assert_eq!(whole.plain, plain(&[2, 5]));
     let names = (whole.names.codes.as_str(), whole.names.scale.as_str(), whole.names.global.as_deref());
     assert_eq!((names, whole.names.input), (("weight", "s", Some("g")), None), "plain inputs have no number");
+    let some = said(&format!("{text}numbers = \"some\"\n"), &Choices::default()).unwrap().expect("said");
+    assert!(some.some_numbers && !whole.some_numbers);
     let kv = whole.kv.expect("scales");
     assert_eq!((kv.k_scale, kv.v_scale.len()), (vec!["model.layers.{l}.a.k".to_owned()], 2));
     // Of a part of the layers, those that stay are counted anew.
@@ -139,11 +141,19 @@ fn what_is_wrong_with_stored_formats_is_told() {
         ("format = \"fp8\"\nkv = { k_scale = \"k\" }", "error[B0035]: scales of cached rows without `v_scale`"),
         ("format = \"fp8\"\nkv = { k_scale = [] , v_scale = 3 }", "error[B0010]: a tensor name or a list of them"),
         ("format = \"fp8\"\nnames = { global = \"g\" }", "error[B0011]: [stored.names] has no key `global`"),
+        ("format = \"nvfp4\"\nnumbers = \"none\"", "error[B0010]: \"all\" or \"some\" is expected"),
         ("formt = \"fp8\"", "error[B0011]: [stored] has no key `formt`"),
     ] {
         let told = said(&format!("[stored]\n{table}\n"), &Choices::default()).expect_err(table);
         assert!(told.starts_with(wanted), "{table}\n{told}");
     }
+}
+
+/// The section of the page whose title begins so.
+fn section(title: &str) -> String {
+    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
+    let from = page.find(&format!("\n## {title}")).unwrap_or_else(|| panic!("{title}"));
+    page[from + 1..].split("\n## ").next().unwrap_or_default().to_owned()
 }
 
 /// A file of tensors of which only the header is there; their names and formats.
@@ -160,9 +170,7 @@ fn header(folder: &Path, file: &str, tensors: &[(&str, &str)]) {
 #[test]
 fn tensors_beside_a_config_count_for_more_than_its_lists() {
     let folder = tempfile::tempdir().expect("folder");
-    let page = std::fs::read_to_string(root().join("tests/specs/import/quantised.md")).expect("the page");
-    let at = |title: &str| page.find(title).unwrap_or_else(|| panic!("{title}"));
-    let listed = &page[at("## FP8 as the usual")..];
+    let listed = &section("FP8 as the usual");
     let said = |tensors: &[(&str, &str)]| {
         header(folder.path(), "model.safetensors", tensors);
         outcome(listed, folder.path())
@@ -195,6 +203,77 @@ fn tensors_beside_a_config_count_for_more_than_its_lists() {
     let index = |files: &str| std::fs::write(folder.path().join("model.safetensors.index.json"), files).expect("index");
     index("{\"weight_map\": {\"a\": \"a.safetensors\"}}");
     assert!(outcome(listed, folder.path()).ends_with("plain = { head = \"all\", q = [1], o = [5] }\n"));
-    index("{\"weight_map\": {\"a\": \"a.safetensors\", \"b\": \"b.safetensors\"}}");
+    // A spec is compiled without weights: an index without any of its files is one too many, and no more.
+    index("{\"weight_map\": {\"a\": \"c.safetensors\", \"b\": \"b.safetensors\"}}");
     assert_eq!(outcome(listed, folder.path()), own);
+}
+
+#[test]
+fn an_index_that_its_folder_contradicts_is_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let config = root().join("examples/beam-nano/config.json");
+    let path = folder.path().join("config.json");
+    std::fs::copy(config, &path).expect("config");
+    header(folder.path(), "a.safetensors", &[]);
+    let told = |index: &str| {
+        std::fs::write(folder.path().join("model.safetensors.index.json"), index).expect("index");
+        let (mut sources, mut diagnostics) = (Sources::default(), Vec::new());
+        let imported = import(&path, &Library::embedded(), &mut sources, &mut diagnostics);
+        let told = render(&diagnostics, &sources, false);
+        assert_eq!(imported.is_none(), told.contains("error["), "{told}");
+        // A directory is read the same way.
+        let checked = check_path(folder.path(), &Library::embedded(), &Choices::default());
+        assert_eq!(checked.model.is_none(), imported.is_none(), "{told}");
+        told
+    };
+    assert_eq!(told("{\"weight_map\": {\"t\": \"a.safetensors\"}}"), "");
+    assert_eq!(told("{\"weight_map\": {\"t\": \"c.safetensors\", \"u\": \"b.safetensors\"}}"), "");
+    for name in ["../a.safetensors", "/etc/passwd", "x/a.safetensors", "..", "", "a\\\\b", "c:a"] {
+        let text = told(&format!("{{\"weight_map\": {{\"model.t\": \"a.safetensors\", \"model.u\": \"{name}\"}}}}"));
+        let name = name.replace("\\\\", "\\");
+        let first = format!("error[B0415]: `model.safetensors.index.json` puts tensor `model.u` into `{name}`, which");
+        assert!(text.starts_with(&first) && text.contains("index.json:1:") && text.contains("help: "), "{text}");
+    }
+    let text = told("{\"weight_map\": {\"t\": \"a.safetensors\", \"u\": \"b.safetensors\", \"v\": \"b.safetensors\"}}");
+    let first = "error[B0415]: `b.safetensors` is not there, and `model.safetensors.index.json` puts 2 tensors into it, such as `u`; 1 of its 2 files are there";
+    assert!(text.starts_with(first), "{text}");
+    for index in ["", "[]", "{}", "{\"weight_map\": {\"t\": 3}}", "{\"weight_map\": "] {
+        let text = told(index);
+        assert!(text.starts_with("error[B0415]: `model.safetensors.index.json` is no index"), "{text}");
+    }
+}
+
+#[test]
+fn numbers_that_files_beside_a_config_lack_count_as_one_and_are_told() {
+    let folder = tempfile::tempdir().expect("folder");
+    let listed = &section("NVFP4 as the usual");
+    let q = "model.layers.1.self_attn.q_proj";
+    let named = |ends: &[(&'static str, &'static str)]| -> Vec<(String, &'static str)> {
+        ends.iter().map(|(end, format)| (format!("{q}.{end}"), *format)).collect()
+    };
+    let codes = [("weight", "U8"), ("weight_scale", "F8_E4M3"), ("weight_scale_2", "F32")];
+    let cached: Vec<(String, &str)> = (0..8)
+        .flat_map(|l| [("k_proj.k_scale", l), ("v_proj.v_scale", l)])
+        .map(|(end, l)| (format!("model.layers.{l}.self_attn.{end}"), "F32"))
+        .collect();
+    let said = |tensors: &[(String, &str)]| {
+        let tensors: Vec<(&str, &str)> = tensors.iter().map(|(name, format)| (name.as_str(), *format)).collect();
+        header(folder.path(), "model.safetensors", &tensors);
+        outcome(listed, folder.path())
+    };
+    let whole = [named(&codes), named(&[("input_scale", "F32")]), cached.clone()].concat();
+    let all = said(&whole);
+    assert!(!all.contains("B0308") && !all.contains("numbers ="), "{all}");
+    let told = said(&[named(&codes), cached.clone()].concat());
+    assert!(told.starts_with(&format!("warning[B0308]: `{q}.input_scale` is not in the checkpoint")), "{told}");
+    assert!(told.ends_with("numbers = \"some\"\n"), "{told}");
+    // A matrix that is stored as it is has no number of inputs.
+    let told = said(&[named(&[("weight", "BF16")]), cached.clone()].concat());
+    assert!(!told.contains("B0308"), "{told}");
+    let told = said(&[&whole[..4], &cached[..14]].concat());
+    let first = "warning[B0308]: `model.layers.7.self_attn.k_proj.k_scale` and 1 more are not in the checkpoint";
+    assert!(
+        told.starts_with(first) && told.contains("kv_cache_scheme") && told.ends_with("numbers = \"some\"\n"),
+        "{told}"
+    );
 }

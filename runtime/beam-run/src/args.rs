@@ -15,7 +15,7 @@ use device::{ExecutorKind, Ranks};
 use ir::Mesh;
 use std::path::{Path, PathBuf};
 
-const EXIT_CODES: &str = "Exit codes:
+pub const EXIT_CODES: &str = "Exit codes:
   0  done
   1  the input is at fault: an artifact, a checkpoint, a file of tokens, a request
   2  the command line is at fault
@@ -63,7 +63,7 @@ pub enum Command {
     #[command(after_help = format!("Example:\n  beam-run grammar --template template.json --model examples/beam-nano --cases grammar.jsonl\n\nOne JSON line a case comes out, {{\"id\", \"accept\"}}; tests/fixtures/response-parse/README.md says what a case is.\n\n{EXIT_CODES}"))]
     Grammar(GrammarArgs),
     /// Say what is missing on this machine.
-    #[command(after_help = "Example:\n  beam-run doctor")]
+    #[command(after_help = format!("Example:\n  beam-run doctor\n\n{EXIT_CODES}"))]
     Doctor(JsonArgs),
 }
 
@@ -82,10 +82,10 @@ pub struct ModelArgs {
     #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda", "sim"])]
     executor: String,
     /// Allow weights to be narrowed to the format that the artifact keeps. Changes the model's bits.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "synthetic")]
     pub narrow: bool,
     /// Allow matrices that the checkpoint stores as codes and scales to be multiplied out, where the artifact keeps them wider.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "synthetic")]
     pub widen: bool,
     /// Directory of the drafter's weights, for an artifact that was compiled with a drafter.
     #[arg(long, visible_alias = "speculative-draft-model-path", value_name = "DIR", conflicts_with = "synthetic")]
@@ -145,6 +145,23 @@ impl ModelArgs {
             None => Ok(()),
             Some(text) => Err(Failure::usage(format!(
                 "R0116: `--rank-of {text}` runs a rank that hears itself, and its numbers are not the model's; leave it out, or measure with `bench model`"
+            ))),
+        }
+    }
+
+    /// Refuses what `command` would leave unread: beside a seed a directory of which it wants nothing but weights, and a drafter.
+    pub fn weights_alone(&self, command: &str) -> Result<(), Failure> {
+        if let (Some(model), Some(seed)) = (&self.model, self.synthetic) {
+            return Err(Failure::usage(format!(
+                "R0117: `--model {}` names weights and `--synthetic {seed}` makes them up, and `{command}` reads nothing else of a model directory; leave one of them out",
+                model.display()
+            )));
+        }
+        match &self.draft {
+            None => Ok(()),
+            Some(draft) => Err(Failure::usage(format!(
+                "R0117: `--draft {}` names a drafter's weights, and `{command}` runs the model alone; leave it out",
+                draft.display()
             ))),
         }
     }

@@ -30,7 +30,7 @@ pub struct DraftArgs {
     #[arg(long)]
     no_draft_selector: bool,
     /// For benchmarks: every block commits so many tokens on average, whatever the model says. The text is meaningless.
-    #[arg(long, value_name = "TOKENS", value_parser = flags::within(1.0..=64.0))]
+    #[arg(long, value_name = "TOKENS", value_parser = flags::within(1.0..=64.0), conflicts_with = "draft_rule")]
     pub simulate_acceptance: Option<f64>,
 }
 

@@ -33,10 +33,14 @@ fn main() -> ExitCode {
             (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| generate::generate(a)))
         }
         Command::Score(a) => {
-            (a.json, a.model.supported().and_then(|()| a.model.whole()).and_then(|()| score::score(a)))
+            let fits = a.model.supported().and_then(|()| a.model.whole()).and_then(|()| a.model.weights_alone("score"));
+            (a.json, fits.and_then(|()| score::score(a)))
         }
         Command::Doctor(a) => (a.json, doctor::doctor(a)),
-        Command::Selftest(a) => (a.json, a.model.supported().and_then(|()| selftest::selftest(a))),
+        Command::Selftest(a) => {
+            let fits = a.model.supported().and_then(|()| a.model.weights_alone("selftest"));
+            (a.json, fits.and_then(|()| selftest::selftest(a)))
+        }
         Command::Bench(a) => (a.json(), bench::bench(a)),
         Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
         Command::Quantise(a) => (a.json, quantise::quantise(a)),

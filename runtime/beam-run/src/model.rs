@@ -34,26 +34,27 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
             ));
         }
     };
-    read(&artifact.recipes, model, args)
+    read(&artifact.recipes, model, artifact, args)
 }
 
 /// The drafter's weights, if they are asked for.
 fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weights>, Failure> {
     let Some(draft) = &args.draft else { return Ok(None) };
     let Some(drafter) = &artifact.drafter else {
-        return Err(Failure::input(format!(
+        return Err(Failure::usage(format!(
             "R0114: `--draft` names `{}`, and the artifact of {} has no drafter; compile it with `beamc compile --draft`",
             draft.display(),
             artifact.manifest.model
         )));
     };
-    read(&drafter.recipes, draft, args).map(Some)
+    read(&drafter.recipes, draft, artifact, args).map(Some)
 }
 
-/// Reads the weights that recipes describe.
-fn read(recipes: &[WeightRecipe], model: &Path, args: &ModelArgs) -> Result<Weights, Failure> {
+/// Reads the weights that recipes of an artifact describe.
+fn read(recipes: &[WeightRecipe], model: &Path, artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure> {
     let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
-    let options = LoadOptions { narrow: args.narrow, widen: args.widen, ..LoadOptions::default() };
+    let cached_codes = artifact.kv().iter().any(|kv| kv.dtype.is_narrow());
+    let options = LoadOptions { narrow: args.narrow, widen: args.widen, cached_codes, ..LoadOptions::default() };
     // Hidden by itself when the error stream is no terminal.
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("loading weights {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {

@@ -39,7 +39,7 @@ pub struct ScoreArgs {
     pub out: Option<PathBuf>,
     /// Print how far other models are from this one, layer by layer, and their losses: an artifact and its model directory, as often as
     /// there are models. A file of tokens may say which part of each sequence is given: {"tokens": [[…], …], "prompts": [length, …]}.
-    #[arg(long, value_names = ["ARTIFACT", "DIR"], num_args = 2, conflicts_with_all = ["out", "nll", "trace", "inject"])]
+    #[arg(long, value_names = ["ARTIFACT", "DIR"], num_args = 2, conflicts_with_all = ["out", "nll", "trace", "inject", "synthetic"])]
     pub compare: Vec<PathBuf>,
     /// Position of the first token; nothing is cached before it.
     #[arg(long, value_name = "P", default_value_t = 0)]

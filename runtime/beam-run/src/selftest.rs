@@ -25,7 +25,7 @@ pub fn selftest(args: &SelftestArgs) -> Result<(), Failure> {
     if wrong == 0 {
         return Ok(());
     }
-    Err(Failure::input(format!(
+    Err(Failure::device(format!(
         "R0501: {wrong} of {} regions do not do what they mean on this device; report it with the list",
         verdicts.len()
     )))

@@ -24,7 +24,57 @@ fn every_command_has_help_with_an_example_and_json() {
         assert_eq!(code, 0, "{command}");
         assert!(help.contains("Example") && help.contains("--json"), "{help}");
     }
-    assert!(told(&["--help"]).1.contains("Exit codes"));
+    let parts = [&["bench", "model"][..], &["bench", "steps"], &["bench", "agentic"], &["bench", "serve"]];
+    for command in COMMANDS.iter().map(std::slice::from_ref).chain(parts).chain([&[][..]]) {
+        let (_, help, _) = told(&[command, &["--help"]].concat());
+        assert!((1..=5).all(|code| help.contains(&format!("\n  {code}  "))), "{command:?}: {help}");
+    }
+}
+
+/// Flags of which one takes back what another asks for, or leaves it without effect.
+#[test]
+fn flags_that_contradict_each_other_are_refused_before_anything_is_read() {
+    let score = ["score", "/nowhere", "--tokens", "/nowhere"];
+    let model = ["--model", "/nowhere"];
+    let seed = ["--synthetic", "1"];
+    let cuda = ["--executor", "cuda"];
+    let out = ["--out", "/nowhere"];
+    let draft = ["--draft", "/nowhere"];
+    let cases: [(&[&[&str]], [&str; 2]); 20] = [
+        (&[&score, &model, &seed, &out], ["--model", "--synthetic"]),
+        (&[&score, &model, &out, &draft], ["--draft", "score"]),
+        (&[&score, &seed, &["--compare", "/nowhere", "/nowhere"]], ["--compare", "--synthetic"]),
+        (&[&score, &model, &out, &["--compare", "/nowhere", "/nowhere"]], ["--compare", "--out"]),
+        (&[&score, &seed, &out, &["--narrow"]], ["--narrow", "--synthetic"]),
+        (&[&score, &seed, &out, &["--widen"]], ["--widen", "--synthetic"]),
+        (&[&score, &seed, &out, &draft], ["--draft", "--synthetic"]),
+        (&[&["selftest", "/nowhere"], &model, &seed], ["--model", "--synthetic"]),
+        (&[&["selftest", "/nowhere"], &model, &draft], ["--draft", "selftest"]),
+        (&[&["bench", "model", "/nowhere"], &model, &seed], ["--model", "--synthetic"]),
+        (&[&["bench", "steps", "/nowhere"], &model, &seed, &cuda], ["--model", "--synthetic"]),
+        (&[&["bench", "steps", "/nowhere"], &model, &draft, &cuda], ["--draft", "bench steps"]),
+        (&[&["bench", "agentic", "/nowhere"], &model, &seed], ["--model", "--synthetic"]),
+        (&[&["bench", "agentic", "/nowhere"], &seed, &["--narrow"]], ["--narrow", "--synthetic"]),
+        (&[&["bench", "agentic", "/nowhere"], &seed, &draft], ["--draft", "--synthetic"]),
+        (&[&["bench", "agentic", "/nowhere", "--simulate", "x"], &cuda], ["--simulate", "--executor"]),
+        (&[&["bench", "agentic", "/nowhere", "--simulate", "x"], &draft], ["--simulate", "--draft"]),
+        (&[&["bench", "agentic", "/nowhere", "--simulate", "x", "--narrow"]], ["--simulate", "--narrow"]),
+        (
+            &[&["serve", "/nowhere"], &model, &["--simulate-acceptance", "2", "--draft-rule", "block"]],
+            ["--simulate-acceptance", "--draft-rule"],
+        ),
+        (&[&["quantise", "--format", "fp8-weights", "--inputs", "narrow"], &model, &out], ["--inputs", "--format"]),
+    ];
+    for (parts, named) in cases {
+        let args = parts.concat();
+        let (code, _, error) = told(&args);
+        assert!(code == 2 && named.iter().all(|flag| error.contains(flag)), "{args:?}: {code} {error}");
+    }
+    // A tokenizer, and tokens that end an answer, are read of the directory beside a seed.
+    for command in [&["serve", "/nowhere"][..], &["generate", "/nowhere", "--prompt", "a", "--max-tokens", "1"]] {
+        let (code, _, error) = told(&[command, &model, &seed].concat());
+        assert!(code == 1 && error.contains("A0101"), "{error}");
+    }
 }
 
 #[test]

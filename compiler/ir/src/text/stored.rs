@@ -28,6 +28,9 @@ pub(super) fn print_stored(out: &mut String, stored: &Stored) {
             let _ = write!(line, " {word} {}", Name(name));
         }
     }
+    if stored.some_numbers {
+        line += " numbers some";
+    }
     put!(out, "{line}");
     for plain in &stored.plain {
         let layers = plain.layers.as_ref().map(|l| format!(" layers {}", layers_text(l))).unwrap_or_default();
@@ -78,6 +81,10 @@ impl Parser<'_> {
         let scale = self.name()?;
         let global = if self.eat_word("global") { Some(self.name()?) } else { None };
         let input = if self.eat_word("input") { Some(self.name()?) } else { None };
+        let some_numbers = self.eat_word("numbers");
+        if some_numbers {
+            self.keyword("some")?;
+        }
         let mut plain = Vec::new();
         while self.eat_word("plain") {
             let weight = self.name()?;
@@ -91,7 +98,8 @@ impl Parser<'_> {
             self.keyword("v")?;
             kv = Some(StoredKv { k_scale, v_scale: self.list('[', ']', Self::name)? });
         }
-        Ok(Stored { format, inputs, plain, kv, names: StoredNames { codes, scale, global, input }, span: None })
+        let names = StoredNames { codes, scale, global, input };
+        Ok(Stored { format, inputs, plain, kv, names, some_numbers, span: None })
     }
 
     /// One of a few words.

@@ -223,14 +223,17 @@ fn stored() -> impl Strategy<Value = Stored> {
     let kv = (vec(name(), 0..3), vec(name(), 0..3)).prop_map(|(k_scale, v_scale)| StoredKv { k_scale, v_scale });
     let format = proptest::sample::select(StoredFormat::ALL.to_vec());
     let inputs = proptest::sample::select(StoredInputs::ALL.to_vec());
-    (format, inputs, vec(plain, 0..3), option::of(kv), names).prop_map(|(format, inputs, plain, kv, names)| Stored {
-        format,
-        inputs,
-        plain,
-        kv,
-        names,
-        span: None,
-    })
+    (format, inputs, vec(plain, 0..3), option::of(kv), names, any::<bool>()).prop_map(
+        |(format, inputs, plain, kv, names, some_numbers)| Stored {
+            format,
+            inputs,
+            plain,
+            kv,
+            names,
+            some_numbers,
+            span: None,
+        },
+    )
 }
 
 fn kinds() -> impl Strategy<Value = LayerKinds> {

@@ -5,7 +5,7 @@
 //! %a = attend … (%q, %c, %at)               ─►   %a = mul (attend … (%q * %ks, %c, %at), %vs)
 //! ```
 //!
-//! The numbers are those of the checkpoint, 1 where it lacks one; where the spec speaks of none, there is no factor at all.
+//! The numbers are those of the checkpoint, 1 where it may lack one and does; where the spec speaks of none, there is no factor at all.
 
 use super::choice::CACHED;
 use super::parts::Part;
@@ -26,6 +26,7 @@ pub(super) fn run(module: Module, compile: &Compile<'_>) -> Result<Module, PassE
     if compile.target.kv.dtype != KvDtype::Fixed(narrow) || module.facts.kv.is_empty() {
         return Ok(module);
     }
+    let absent = module.facts.stored.as_ref().filter(|s| s.some_numbers).map(|_| 1.0);
     let scales = module.facts.stored.as_ref().and_then(|s| s.kv.clone());
     let mut entries = Vec::new();
     for entry in &module.entries {
@@ -40,14 +41,14 @@ pub(super) fn run(module: Module, compile: &Compile<'_>) -> Result<Module, PassE
     }
     let mut new = module.with_entries(entries);
     if let Some(scales) = &scales {
-        let weights = weights(&new.facts, scales);
+        let weights = weights(&new.facts, scales, absent);
         new.facts.weights.extend(weights);
     }
     new.relaxations.push(CACHED.to_owned());
     Ok(new)
 }
 
-fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
+fn weights(facts: &Facts, scales: &StoredKv, absent: Option<f32>) -> [Weight; 2] {
     let layers: BTreeSet<usize> = facts.kv.iter().flat_map(|k| k.layers.iter().copied()).collect();
     let layers: Vec<usize> = layers.into_iter().collect();
     let only = (layers.len() < facts.layers()).then_some(layers);
@@ -59,7 +60,7 @@ fn weights(facts: &Facts, scales: &StoredKv) -> [Weight; 2] {
         pinned: true,
         when: None,
         only: only.clone(),
-        absent: Some(1.0),
+        absent,
         disk: names.iter().map(|name| form(name)).collect(),
         quant: false,
         borrowed: false,

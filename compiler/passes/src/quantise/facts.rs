@@ -99,7 +99,7 @@ fn scale(facts: &Facts, weight: &Weight, matrix: &Matrix, choice: &Choice) -> We
     scale
 }
 
-/// The number of the inputs of a group; 1 where the checkpoint has none.
+/// The number of the inputs of a group; 1 where the checkpoint has none and may lack it.
 fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
     let forms: Vec<&DiskForm> = group
         .members
@@ -130,7 +130,7 @@ fn input(facts: &Facts, name: &str, group: &Group, choice: &Choice) -> Weight {
         pinned: true,
         when: base.and_then(|w| w.when.clone()),
         only: base.and_then(|w| only(facts, w, &layers)),
-        absent: Some(1.0),
+        absent: choice.stored.some_numbers.then_some(1.0),
         disk,
         quant: false,
         borrowed: false,

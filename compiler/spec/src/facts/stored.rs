@@ -8,7 +8,7 @@ use crate::library::{self, Written};
 use crate::{Choices, Diagnostic, Library};
 use ir::{LayerKinds, Scope, Span, Stored, StoredFormat, StoredInputs, StoredKv, StoredNames, StoredPlain};
 
-const KEYS: [&str; 5] = ["format", "inputs", "plain", "kv", "names"];
+const KEYS: [&str; 6] = ["format", "inputs", "plain", "kv", "numbers", "names"];
 
 /// What the table says of the format.
 enum Said {
@@ -32,6 +32,7 @@ impl Reader<'_> {
         let said = get("format").map_or(Some(Said::Nothing), |node| self.format(node))?;
         let plain = get("plain").map_or_else(Vec::new, |node| self.plain(node, whole, choices));
         let kv = get("kv").and_then(|node| self.scales(node));
+        let some_numbers = get("numbers").map_or(Some(false), |node| self.numbers(node))?;
         let format = match said {
             Said::Format(format) => format,
             Said::Nothing => choices.assume?,
@@ -44,7 +45,20 @@ impl Reader<'_> {
             get("names").map_or(Some(written.names.clone()), |node| self.stored_names(node, &written, format))?;
         let input = names.input.filter(|_| inputs == StoredInputs::Block);
         let span = table.get("format").map(|(key, _)| *key);
-        Some(Stored { format, inputs, plain, kv, names: StoredNames { input, ..names }, span })
+        let names = StoredNames { input, ..names };
+        Some(Stored { format, inputs, plain, kv, names, some_numbers, span })
+    }
+
+    /// Whether the checkpoint has only some of the numbers of inputs and cached rows.
+    fn numbers(&mut self, node: &Node) -> Option<bool> {
+        match node.text() {
+            Some("all") => Some(false),
+            Some("some") => Some(true),
+            _ => {
+                self.wrong(node, "\"all\" or \"some\"");
+                None
+            }
+        }
     }
 
     fn format(&mut self, node: &Node) -> Option<Said> {

@@ -61,6 +61,8 @@ pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
         targets,
         excluded,
         kv: modelopt::cached(object, "kv_cache_scheme"),
+        said: Some(object.said("format")),
+        excludes: object.get("ignore").is_some().then(|| object.path("ignore")),
         at: object.span("format"),
         excluded_at: object.span("ignore"),
         kv_at: object.span("kv_cache_scheme"),

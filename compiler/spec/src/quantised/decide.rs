@@ -3,7 +3,7 @@
 use super::tensors::Tensors;
 use super::{KEY, Scheme};
 use crate::Diagnostic;
-use ir::{DiskForm, Extent, Facts, Scope, StoredNames, StoredPlain, Weight};
+use ir::{DiskForm, Extent, Facts, Scope, Span, StoredInputs, StoredNames, StoredPlain, Weight};
 
 /// Most entries that are told one by one.
 const MOST_TOLD: usize = 5;
@@ -11,27 +11,90 @@ const MOST_TOLD: usize = 5;
 /// Tensors that stand beside the config, and what quantisers call those of a module.
 type Files<'a> = Option<(&'a Tensors, &'a StoredNames)>;
 
-/// The plain matrices, in the order of the spec; nothing if the scheme does not fit it, which is told.
+/// What a scheme comes to.
+pub(crate) struct Decided {
+    /// Matrices that stay, in the order of the spec.
+    pub plain: Vec<StoredPlain>,
+    /// Tensors of numbers that should be there and are not, with the place that says so.
+    pub lacking: Vec<(String, Span)>,
+}
+
+/// Modules of which the files say something of their own.
+#[derive(Default)]
+struct Noted {
+    /// Stored otherwise than the scheme says.
+    otherwise: Vec<String>,
+    /// Without the number of their inputs: the name of its tensor.
+    lacking: Vec<String>,
+}
+
+/// Demands that two schemes exclude the same modules where both say which.
+pub(crate) fn agree(own: &mut Scheme, beside: &mut Scheme, facts: &Facts, out: &mut Vec<Diagnostic>) -> bool {
+    let Some((one, other)) = own.excludes.clone().zip(beside.excludes.clone()) else { return true };
+    for weight in &facts.weights {
+        let Some(form) = weight.quantised_form() else { continue };
+        for layer in layers(weight, facts) {
+            let blocks = [&mut *own, &mut *beside].map(|scheme| block(scheme, form, layer));
+            for module in modules(weight, form, layer, facts) {
+                let [a, b] = [(&mut *own, blocks[0]), (&mut *beside, blocks[1])]
+                    .map(|(scheme, block)| said(scheme, &module, block));
+                if a == b {
+                    continue;
+                }
+                let (keeps, leaves) = if a { (&one, &other) } else { (&other, &one) };
+                let message = format!("`{module}` is quantised by `{keeps}` and excluded by `{leaves}`");
+                let d = Diagnostic::error("B0414", message).at(own.excluded_at, "one list");
+                let d = d.note(Some(beside.excluded_at), "the other list");
+                out.push(d.help("correct the one that is wrong, or remove it: one of the two files is enough"));
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// The layers that have a weight; one that is none for a weight of the model.
+fn layers(weight: &Weight, facts: &Facts) -> Vec<Option<usize>> {
+    match weight.scope {
+        Scope::Model => vec![None],
+        Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).map(Some).collect(),
+    }
+}
+
+/// Whether a list excludes the block that the modules of a weight are in.
+fn block(scheme: &mut Scheme, form: &DiskForm, layer: Option<usize>) -> bool {
+    let block = (!form.spread.is_empty()).then(|| named(form.module(), layer)).and_then(|name| {
+        let at = name.find(".{")?;
+        name.get(..at).map(str::to_owned)
+    });
+    block.is_some_and(|block| scheme.excluded.block(&block))
+}
+
+/// Whether a scheme says that a module is quantised.
+fn said(scheme: &mut Scheme, module: &str, block: bool) -> bool {
+    let meant = scheme.targets.name(module) || scheme.linear;
+    let excluded = scheme.excluded.name(module) || block;
+    meant && !excluded
+}
+
+/// What the scheme comes to; nothing if the scheme does not fit it, which is told.
 pub(crate) fn plain(
     scheme: &mut Scheme,
     facts: &Facts,
     files: Files<'_>,
     out: &mut Vec<Diagnostic>,
-) -> Option<Vec<StoredPlain>> {
+) -> Option<Decided> {
     let before = out.len();
-    let (mut found, mut otherwise) = (Vec::new(), Vec::new());
+    let (mut found, mut noted) = (Vec::new(), Noted::default());
     for weight in &facts.weights {
-        let layers: Vec<Option<usize>> = match weight.scope {
-            Scope::Model => vec![None],
-            Scope::Layer => (0..facts.layers()).filter(|l| facts.layer_has(*l, weight)).map(Some).collect(),
-        };
+        let layers = layers(weight, facts);
         let Some(form) = weight.quantised_form() else {
             kept(scheme, weight, &layers, facts, out);
             continue;
         };
         let mut plain = Vec::new();
         for layer in &layers {
-            match quantised(scheme, weight, form, (*layer, facts), files, &mut otherwise) {
+            match quantised(scheme, weight, form, (*layer, facts), files, &mut noted) {
                 Ok(true) => {}
                 Ok(false) => plain.push(*layer),
                 Err(d) => {
@@ -49,11 +112,13 @@ pub(crate) fn plain(
     }
     idle(scheme, out);
     undecided(scheme, out);
-    differing(scheme, &otherwise, out);
-    out[before..].iter().all(|d| d.severity != crate::Severity::Error).then_some(found)
+    differing(scheme, &noted.otherwise, out);
+    let lacking = noted.lacking.into_iter().map(|name| (name, scheme.at)).collect();
+    let decided = Decided { plain: found, lacking };
+    out[before..].iter().all(|d| d.severity != crate::Severity::Error).then_some(decided)
 }
 
-/// Whether the matrix is quantised: all the modules that it is spread over, or none. `otherwise` gets those whose tensors are
+/// Whether the matrix is quantised: all the modules that it is spread over, or none. `noted` gets those whose tensors are
 /// not what the scheme says of them, and count.
 fn quantised(
     scheme: &mut Scheme,
@@ -61,25 +126,22 @@ fn quantised(
     form: &DiskForm,
     (layer, facts): (Option<usize>, &Facts),
     files: Files<'_>,
-    otherwise: &mut Vec<String>,
+    noted: &mut Noted,
 ) -> Result<bool, Box<Diagnostic>> {
     let elsewhere = files.is_some_and(|(tensors, _)| tensors.elsewhere(weight, form, layer));
     let modules = modules(weight, form, layer, facts);
     // A list may exclude the block that many modules are in.
-    let block = (!form.spread.is_empty()).then(|| named(form.module(), layer)).and_then(|name| {
-        let at = name.find(".{")?;
-        name.get(..at).map(str::to_owned)
-    });
-    let block = block.is_some_and(|block| scheme.excluded.block(&block));
+    let block = block(scheme, form, layer);
     let mut first: Option<(bool, String)> = None;
     for module in modules {
-        let meant = scheme.targets.name(&module) || scheme.linear;
-        let excluded = scheme.excluded.name(&module) || block;
-        let said = meant && !excluded;
+        let said = said(scheme, &module, block);
         let stored = files.and_then(|(tensors, names)| tensors.narrow(&module, scheme.format, names));
         let own = stored.unwrap_or(said && !elsewhere);
         if own != said {
-            otherwise.push(module.clone());
+            noted.otherwise.push(module.clone());
+        }
+        if own && scheme.inputs == StoredInputs::Block {
+            noted.lacking.extend(files.and_then(|(tensors, names)| tensors.lacks_input(&module, names)));
         }
         match &first {
             None => first = Some((own, module)),

@@ -12,16 +12,25 @@ use serde_json::{Value, json};
 /// Where exclusions stand; the first that is there counts.
 const EXCLUDED: [&str; 3] = ["ignore", "modules_to_not_convert", "exclude_modules"];
 
-pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
+/// Reads either form; `other` is what the config says of format and inputs, where this file need not.
+pub(super) fn read(object: &mut Object<'_>, other: Option<&Scheme>) -> Option<Scheme> {
     object.skip(&["quant_method", "producer"]);
     let below = if object.has("quantization") { "quantization." } else { "" };
     let key = |name: &str| format!("{below}{name}");
     let algorithm = key("quant_algo");
-    let inputs = match object.word(&algorithm) {
-        Some("NVFP4") => StoredInputs::Block,
-        Some("W4A16_NVFP4") => StoredInputs::Plain,
+    let is_silent = object.get(&algorithm).is_none();
+    let (format, inputs) = match (object.word(&algorithm), other.filter(|_| is_silent)) {
+        (_, Some(other)) => (other.format, other.inputs),
+        (Some("NVFP4"), _) => (StoredFormat::Nvfp4, StoredInputs::Block),
+        (Some("W4A16_NVFP4"), _) => (StoredFormat::Nvfp4, StoredInputs::Plain),
         _ => {
-            object.refuse(&algorithm, "\"NVFP4\" and \"W4A16_NVFP4\" are read");
+            match other {
+                Some(other) => {
+                    let said = object.said(&algorithm);
+                    object.error(&algorithm, super::disagreement(other, &said), "said here");
+                }
+                None => object.refuse(&algorithm, "\"NVFP4\" and \"W4A16_NVFP4\" are read"),
+            }
             return None;
         }
     };
@@ -44,12 +53,14 @@ pub(super) fn read(object: &mut Object<'_>) -> Option<Scheme> {
     let kv_key = schemes.iter().find(|k| object.get(k).is_some()).unwrap_or(&schemes[0]).clone();
     schemes.iter().for_each(|k| object.skip(&[k]));
     Some(Scheme {
-        format: StoredFormat::Nvfp4,
+        format,
         inputs,
         linear: true,
         targets: Patterns::new(Style::Components, &[]).ok()?,
         excluded,
         kv: cached(object, &kv_key),
+        said: (!is_silent).then(|| object.said(&algorithm)),
+        excludes: object.get(&excluded_key).is_some().then(|| object.path(&excluded_key)),
         at: object.span(&algorithm),
         excluded_at: object.span(&excluded_key),
         kv_at: object.span(&kv_key),

@@ -52,6 +52,12 @@ impl<'a> Object<'a> {
         self.used.extend(keys.iter().map(|k| (*k).to_owned()));
     }
 
+    /// What a key says, with the path that leads to it.
+    pub fn said(&mut self, key: &str) -> String {
+        let path = self.path(key);
+        format!("`{path}` is {}", self.get(key).map_or_else(|| "absent".to_owned(), shortened))
+    }
+
     pub fn span(&self, key: &str) -> Span {
         self.places.key(&self.path(key))
     }

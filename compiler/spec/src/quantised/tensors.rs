@@ -5,16 +5,12 @@
 
 use ir::{DiskForm, StoredFormat, StoredNames, Weight};
 use serde_json::{Map, Value};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-/// The file of a checkpoint that is in one.
-const SINGLE: &str = "model.safetensors";
-/// The list of files of one that is in several.
-const INDEX: &str = "model.safetensors.index.json";
-/// Longest header that is read, as safetensors has it, and longest index.
+/// Longest header that is read, as safetensors has it.
 const MOST_BYTES: u64 = 100_000_000;
 /// Bytes before a header: its length.
 const HEADER_AT: u64 = 8;
@@ -25,26 +21,29 @@ const FLOATS: [&str; 3] = ["BF16", "F16", "F32"];
 pub(crate) struct Tensors(HashMap<String, String>);
 
 impl Tensors {
-    /// The tensors beside a config. None where there are no files, or where one cannot be read: loading tells what is wrong.
-    pub fn beside(config: &Path) -> Option<Tensors> {
-        let single = config.with_file_name(SINGLE);
-        let files = if single.is_file() {
-            vec![single]
-        } else {
-            let index: Value = serde_json::from_slice(&start(&config.with_file_name(INDEX), MOST_BYTES)?).ok()?;
-            let files: BTreeSet<&str> =
-                index.get("weight_map")?.as_object()?.values().filter_map(Value::as_str).collect();
-            files.into_iter().map(|name| beside(config, name)).collect::<Option<_>>()?
-        };
+    /// The tensors of files; none where there are no files, or where one cannot be read: loading tells what is wrong.
+    pub fn of(files: &[PathBuf]) -> Option<Tensors> {
         let mut formats = HashMap::new();
         for file in files {
-            for (name, entry) in header(&file)? {
+            for (name, entry) in header(file)? {
                 if let Some(format) = entry.get("dtype").and_then(Value::as_str) {
                     formats.insert(name, format.to_owned());
                 }
             }
         }
-        Some(Tensors(formats))
+        (!files.is_empty()).then_some(Tensors(formats))
+    }
+
+    /// Whether there is a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The tensor of the number of inputs, if a module has codes and not that.
+    pub fn lacks_input(&self, module: &str, names: &StoredNames) -> Option<String> {
+        let end = names.input.as_ref()?;
+        let codes = self.format(module, &names.codes)?;
+        (!FLOATS.contains(&codes) && self.format(module, end).is_none()).then(|| format!("{module}.{end}"))
     }
 
     fn format(&self, module: &str, end: &str) -> Option<&str> {
@@ -74,12 +73,6 @@ impl Tensors {
     }
 }
 
-/// A file of the checkpoint's own directory; a name that leads elsewhere is none.
-fn beside(config: &Path, name: &str) -> Option<PathBuf> {
-    let mut parts = Path::new(name).components();
-    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)).then(|| config.with_file_name(name))
-}
-
 /// The header of a file of tensors.
 fn header(path: &Path) -> Option<Map<String, Value>> {
     let length = start(path, HEADER_AT)?;
@@ -88,7 +81,7 @@ fn header(path: &Path) -> Option<Map<String, Value>> {
 }
 
 /// The first bytes of a regular file: a pipe may never begin, and a device never ends.
-fn start(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
+pub(super) fn start(path: &Path, most_bytes: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = path.is_file().then(|| File::open(path).ok()).flatten()?;
     file.take(most_bytes).read_to_end(&mut bytes).ok()?;

@@ -47,6 +47,18 @@ pub struct BenchModelArgs {
     pub json: bool,
 }
 
+impl BenchModelArgs {
+    /// Refuses what this build cannot do, and what contradicts itself, before anything is read.
+    pub fn supported(&self) -> Result<(), Failure> {
+        self.model.supported()?;
+        match (&self.model.model, self.model.synthetic, &self.tokens) {
+            // Prompts of a file end with tokens that the directory knows.
+            (Some(_), Some(_), None) => self.model.weights_alone("bench model"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn bench(args: &BenchModelArgs) -> Result<(), Failure> {
     if let Some(threads) = args.threads {

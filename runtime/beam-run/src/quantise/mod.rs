@@ -76,9 +76,9 @@ pub struct QuantiseArgs {
     /// Directory to write; it must not exist, or be empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What products take in.
-    #[arg(long, value_enum, default_value_t = Inputs::Narrow)]
-    pub inputs: Inputs,
+    /// What products take in; as the format has it if absent.
+    #[arg(long, value_enum)]
+    pub inputs: Option<Inputs>,
     /// Leave modules as they are: a name or its dotted end, a pattern with `*`, or `re:` and a regular expression that matches from
     /// the start. May be given several times. What is outside the layers always stays.
     #[arg(long, value_name = "PATTERN")]
@@ -107,7 +107,53 @@ pub struct QuantiseArgs {
 impl QuantiseArgs {
     /// Whether inputs of products are narrow.
     fn narrow_inputs(&self) -> bool {
-        self.inputs == Inputs::Narrow && matches!(self.format, Format::Fp8 | Format::Nvfp4)
+        self.inputs != Some(Inputs::Plain) && matches!(self.format, Format::Fp8 | Format::Nvfp4)
+    }
+
+    /// Whether inputs have numbers that a run of the model finds.
+    fn calibrates_inputs(&self) -> bool {
+        !self.is_fp8() && self.narrow_inputs()
+    }
+
+    /// Refuses flags that contradict each other, or that the format has no use for.
+    fn agree(&self) -> Result<(), Failure> {
+        let format = self.format.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let refuse = |flag: &str, fact: &str, next: &str| {
+            Err(Failure::usage(format!("R0721: `{flag}` and `--format {format}`: {fact}; {next}")))
+        };
+        if self.inputs == Some(Inputs::Narrow) && !self.narrow_inputs() {
+            let next = "leave `--inputs` out, or name the format without `-weights`";
+            return refuse("--inputs narrow", "the format leaves inputs as they are", next);
+        }
+        if self.scales.is_some() && !self.is_fp8() {
+            return refuse(
+                "--scales",
+                "the scales of its blocks are in e4m3, and rows have none",
+                "leave `--scales` out",
+            );
+        }
+        if self.own_numbers && self.is_fp8() {
+            return refuse("--own-numbers", "its matrices have scales of rows and no number", "leave it out");
+        }
+        if self.calibrate.is_some() && !self.calibrates_inputs() && !self.kv_scales {
+            let next = "leave `--calibrate` out, or add `--kv-scales`";
+            return refuse("--calibrate", "nothing in it is found by running the model", next);
+        }
+        if self.calibrates_inputs() && self.calibrate.is_none() {
+            return Err(Failure::usage(
+                "R0704: inputs in nvfp4 need the largest input of each module, and no run of the model shows it; pass `--artifact DIR --calibrate TOKENS.json`, or `--inputs plain`",
+            ));
+        }
+        for (flag, dir) in [("--model", Some(&self.model)), ("--artifact", self.artifact.as_ref())] {
+            if let Some(dir) = dir.filter(|dir| write::lies_in(&self.out, dir)) {
+                return Err(Failure::usage(format!(
+                    "R0722: `--out {}` lies in the directory of `{flag} {}`, which is only read; name one beside it",
+                    self.out.display(),
+                    dir.display()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Whether weights become e4m3 with a scale for each row.
@@ -118,17 +164,12 @@ impl QuantiseArgs {
 
 /// Runs the command.
 pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
+    args.agree()?;
     write::check_target(&args.out)?;
     let config = config::read(&args.model)?;
     let checkpoint = Checkpoint::open(&args.model).map_err(Failure::input)?;
     if let Some(problem) = checkpoint.problems().first() {
         return Err(Failure::input(format!("{problem}; {}", problem.help())));
-    }
-    let calibrated = !args.is_fp8() && args.narrow_inputs();
-    if calibrated && args.calibrate.is_none() {
-        return Err(Failure::input(
-            "R0704: inputs in nvfp4 need the largest input of each module, and no run of the model shows it; pass `--artifact DIR --calibrate TOKENS.json`, or `--inputs plain`",
-        ));
     }
     let artifact = args.artifact.as_deref().map(model::artifact).transpose()?;
     let mut found = match &artifact {
@@ -136,8 +177,9 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
         None => matrices::find(&checkpoint)?,
     };
     let patterns = Patterns::new(&args.ignore)?;
+    let matrices = found.matrices.len();
     patterns.leave(&mut found, !args.is_fp8())?;
-    check(args, &found)?;
+    check(args, &found, matrices)?;
     let (input_numbers, cached) = watched(args, artifact.as_ref(), &checkpoint, &found)?;
     let scales = match args.scales {
         Some(Scales::Bf16) => ScaleFormat::Bf16,
@@ -165,7 +207,7 @@ fn watched(
     checkpoint: &Checkpoint,
     found: &Found,
 ) -> Result<(Vec<f32>, Vec<Cached>), Failure> {
-    let calibrated = !args.is_fp8() && args.narrow_inputs();
+    let calibrated = args.calibrates_inputs();
     let Some((artifact, tokens)) = artifact.zip(args.calibrate.as_ref()).filter(|_| calibrated || args.kv_scales)
     else {
         return Ok((Vec::new(), Vec::new()));
@@ -183,14 +225,28 @@ fn watched(
     Ok((largest.into_iter().map(nvfp4_number).collect(), cached))
 }
 
-/// Refuses what the format cannot hold, and a checkpoint in which nothing would change.
-fn check(args: &QuantiseArgs, found: &Found) -> Result<(), Failure> {
-    if found.matrices.is_empty() {
-        return Err(Failure::input(format!(
-            "R0705: `{}` has no matrix of floats in a layer that `--ignore` leaves to quantise; {} modules stay as they are",
-            args.model.display(),
-            found.plain.len()
-        )));
+/// Refuses what the format cannot hold, and a checkpoint in which nothing would change; there were so many matrices before
+/// `--ignore` left some as they are.
+fn check(args: &QuantiseArgs, found: &Found, matrices: usize) -> Result<(), Failure> {
+    let (model, plain) = (args.model.display(), found.plain.len());
+    match (found.matrices.is_empty(), matrices, &args.artifact) {
+        (false, ..) => {}
+        (true, 0, None) => {
+            return Err(Failure::input(format!(
+                "R0705: `{model}` has no matrix to quantise: a tensor `….weight` of two dimensions, in the format of most of the checkpoint and in a numbered layer, alone in its module; {plain} modules have another; pass `--artifact`, which knows what products read"
+            )));
+        }
+        (true, 0, Some(artifact)) => {
+            return Err(Failure::input(format!(
+                "R0705: no product in the layers of `{}` reads a matrix of `{model}` that its spec lets be quantised; {plain} modules stay as they are; compile a spec without `quant = false` on all of them",
+                artifact.display()
+            )));
+        }
+        (true, all, _) => {
+            return Err(Failure::usage(format!(
+                "R0705: `--ignore` leaves all {all} matrices of `{model}` as they are, and nothing to quantise; leave some of its patterns out"
+            )));
+        }
     }
     let odd: Vec<&Matrix> = found.matrices.iter().filter(|m| !m.columns.is_multiple_of(16)).collect();
     match odd.first() {

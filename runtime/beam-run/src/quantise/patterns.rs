@@ -46,7 +46,7 @@ impl Pattern {
             }
             Pattern::Glob(pattern) => glob(pattern, module) || module.split('.').any(|part| glob(pattern, part)),
             Pattern::Expression(text, regex) => regex.is_match(module).map_err(|e| {
-                Failure::input(format!(
+                Failure::usage(format!(
                     "R0710: `--ignore {text}` could not be decided for `{module}`: {e}; write it simpler"
                 ))
             })?,
@@ -60,7 +60,9 @@ impl Patterns {
         let pattern = |text: &String| match text.strip_prefix("re:") {
             Some(expression) => match Regex::new(&format!(r"\A(?:{expression})")) {
                 Ok(regex) => Ok(Pattern::Expression(text.clone(), Box::new(regex))),
-                Err(e) => Err(Failure::input(format!("R0710: `--ignore {text}` is no regular expression: {e}"))),
+                Err(e) => {
+                    Err(Failure::usage(format!("R0710: `--ignore {text}` is no regular expression: {e}; correct it")))
+                }
             },
             None if text.contains('*') => Ok(Pattern::Glob(text.clone())),
             None => Ok(Pattern::Name(text.clone())),
@@ -81,7 +83,7 @@ impl Patterns {
                 if pattern.matches(&matrix.module)? { stay.push(matrix.module) } else { go.push(matrix) }
             }
             if stay.is_empty() && !known {
-                return Err(Failure::input(format!(
+                return Err(Failure::usage(format!(
                     "R0711: `--ignore {}` matches none of {} modules, such as `{}`; correct or remove it",
                     pattern.text(),
                     found.plain.len() + go.len(),

@@ -17,8 +17,8 @@ pub(super) enum Bits<'a> {
     Plain(Found<'a>),
     /// e4m3 codes times scales of rows.
     Scaled { codes: Found<'a>, scales: Found<'a>, columns: usize },
-    /// e2m1 codes, two a byte, times e4m3 scales of blocks, times a number.
-    Blocks { codes: Found<'a>, scales: Found<'a>, number: f32 },
+    /// e2m1 codes, two a byte, times e4m3 scales of blocks, times a number, if it is not a weight of its own.
+    Blocks { codes: Found<'a>, scales: Found<'a>, number: Option<Found<'a>> },
     /// Floats, of which codes are made: the elements are the codes' numbers.
     Rows { floats: Found<'a>, columns: usize },
 }
@@ -53,7 +53,23 @@ impl<'a> Bits<'a> {
     pub fn widened(stored: Stored<'a>, columns: usize) -> Bits<'a> {
         match stored {
             Stored::Rows { codes, scales } => Bits::Scaled { codes, scales, columns },
-            Stored::Blocks { codes, scales, number } => Bits::Blocks { codes, scales, number: float(number, 0) },
+            Stored::Blocks { codes, scales, number } => Bits::Blocks { codes, scales, number: Some(number) },
+        }
+    }
+
+    /// Why element `at` came out infinite or as no number: the tensor, the place in it and what stands there.
+    pub fn odd(&self, at: usize) -> (Found<'a>, usize, f32) {
+        let mut number = [f32::NAN];
+        match self {
+            // One such float spoils the codes of its whole row.
+            Bits::Rows { floats, columns } => {
+                let (at, number) = odd_of_row(*floats, at / columns.max(&1), *columns).unwrap_or((at, f32::NAN));
+                (*floats, at, number)
+            }
+            Bits::Plain(found) | Bits::Scaled { codes: found, .. } | Bits::Blocks { codes: found, .. } => {
+                self.read(at, &mut number);
+                (*found, at, number[0])
+            }
         }
     }
 
@@ -72,15 +88,18 @@ impl<'a> Bits<'a> {
                 let codes = codes.bytes.get(at..at + into.len()).unwrap_or_default();
                 codes.iter().zip(into).for_each(|(code, x)| *x = T::rounded(e4m3_value(*code) * scale));
             }),
-            Bits::Blocks { codes, scales, number } => by_rows(BLOCK, at, into, |block, at, into| {
-                let scale = scales.bytes.get(block).map_or(f32::NAN, |code| e4m3_value(*code));
-                for (i, x) in (at..).zip(into) {
-                    let byte = codes.bytes.get(i / 2).copied().unwrap_or(0);
-                    let code = if i.is_multiple_of(2) { byte } else { byte >> 4 };
-                    // Code times scale is exact, so that there is one rounding.
-                    *x = T::rounded(e2m1_value(code) * scale * number);
-                }
-            }),
+            Bits::Blocks { codes, scales, number } => {
+                let number = number.map_or(1.0, |number| float(number, 0));
+                by_rows(BLOCK, at, into, |block, at, into| {
+                    let scale = scales.bytes.get(block).map_or(f32::NAN, |code| e4m3_value(*code));
+                    for (i, x) in (at..).zip(into) {
+                        let byte = codes.bytes.get(i / 2).copied().unwrap_or(0);
+                        let code = if i.is_multiple_of(2) { byte } else { byte >> 4 };
+                        // Code times scale is exact, so that there is one rounding.
+                        *x = T::rounded(e2m1_value(code) * scale * number);
+                    }
+                })
+            }
             Bits::Rows { floats: found, columns } => by_rows(*columns, at, into, |row, at, into| {
                 let scale = row_scale(*found, row, *columns);
                 let mut numbers = vec![0f32; into.len()];
@@ -89,6 +108,11 @@ impl<'a> Bits<'a> {
             }),
         }
     }
+}
+
+/// The first float of a row that is infinite or no number, with its place in the tensor.
+pub(super) fn odd_of_row(found: Found<'_>, row: usize, columns: usize) -> Option<(usize, f32)> {
+    (row * columns..(row + 1) * columns).map(|at| (at, float(found, at))).find(|(_, x)| !x.is_finite())
 }
 
 /// What codes of one byte are worth, if the format has such.

@@ -4,6 +4,9 @@ use super::header::FileDType;
 use numerics::{bf16_bits, bf16_value, f16_value};
 use rayon::prelude::*;
 
+/// Bits of a bf16 that are all set where it is infinite or no number.
+const BF16_EXPONENT: u16 = 0x7f80;
+
 /// A resident element: `f32`, or `u16` for the bits of a bf16.
 pub(super) trait Element: Copy + Default + Send + Sync {
     /// Converts little-endian elements of `dtype` in `bytes` into `into`. Both have the same number of elements.
@@ -11,6 +14,16 @@ pub(super) trait Element: Copy + Default + Send + Sync {
 
     /// Rounds one number to the resident format.
     fn rounded(x: f32) -> Self;
+
+    /// Whether it is a number, and not an infinite one.
+    fn is_finite(self) -> bool;
+}
+
+/// The first element that is infinite or no number.
+pub(super) fn not_finite<T: Element>(elements: &[T]) -> Option<usize> {
+    // Without a way out in the middle, so that the loop is one of vectors; nearly always all are finite.
+    let all = elements.iter().fold(true, |all, x| all & x.is_finite());
+    if all { None } else { elements.iter().position(|x| !x.is_finite()) }
 }
 
 impl Element for f32 {
@@ -27,6 +40,10 @@ impl Element for f32 {
     fn rounded(x: f32) -> f32 {
         x
     }
+
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
 }
 
 impl Element for u16 {
@@ -42,6 +59,10 @@ impl Element for u16 {
 
     fn rounded(x: f32) -> u16 {
         bf16_bits(x)
+    }
+
+    fn is_finite(self) -> bool {
+        self & BF16_EXPONENT != BF16_EXPONENT
     }
 }
 

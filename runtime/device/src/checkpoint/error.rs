@@ -99,6 +99,50 @@ pub enum Problem {
         /// The nearest name there is, or how many parts are present.
         hint: String,
     },
+    /// A tensor of codes without one that they need.
+    #[error(
+        "W0301: {weight} is missing: `{looked_for}` is not in the checkpoint, and `{tensor}` in `{file}` is stored as {found}: codes that mean nothing without it"
+    )]
+    Alone {
+        /// Weight.
+        weight: String,
+        /// Tensor looked for.
+        looked_for: String,
+        /// The tensor of codes.
+        tensor: String,
+        /// Its file.
+        file: String,
+        /// Its format.
+        found: String,
+    },
+    /// No number of inputs or cached rows.
+    #[error(
+        "W0314: {weight} is the number that {what} are divided by before they become codes, and {absent} of {total} tensors that hold it are not in the checkpoint: `{looked_for}`"
+    )]
+    NoNumber {
+        /// Weight.
+        weight: String,
+        /// What is divided.
+        what: Divided,
+        /// How many tensors are not there.
+        absent: usize,
+        /// How many there should be.
+        total: usize,
+        /// The first that is not there, or its alternatives.
+        looked_for: String,
+    },
+    /// A number of cached rows that nobody would divide by.
+    #[error(
+        "W0315: `{tensor}` in `{file}` says that cached rows are codes under {number}, and the artifact keeps them as codes without a number"
+    )]
+    Unread {
+        /// Tensor.
+        tensor: String,
+        /// Its file.
+        file: String,
+        /// The number.
+        number: String,
+    },
     /// Another shape than the recipe's.
     #[error("W0302: `{tensor}` in `{file}` has shape {found:?}, {weight} needs {expected:?}")]
     Shape {
@@ -125,7 +169,7 @@ pub enum Problem {
         /// Format in the file.
         found: String,
         /// Formats that it is read from, in words.
-        expected: &'static str,
+        expected: String,
     },
     /// A matrix in codes and scales where a wider weight is kept.
     #[error(
@@ -172,6 +216,26 @@ pub enum Problem {
         number: String,
         /// What it must be, in words.
         wanted: &'static str,
+    },
+    /// An element that is infinite or no number.
+    #[error(
+        "W0313: element {at} of `{tensor}` in `{file}` is {number}, stored as {found}, and {weight} needs a finite number of {kept} there"
+    )]
+    Element {
+        /// Weight.
+        weight: String,
+        /// Tensor.
+        tensor: String,
+        /// Its file.
+        file: String,
+        /// Place of the element, counted from 0 in row-major order.
+        at: usize,
+        /// What stands there.
+        number: String,
+        /// Format in the file.
+        found: String,
+        /// Format of the weight.
+        kept: DType,
     },
     /// A conversion that loses bits and was not asked for.
     #[error(
@@ -231,6 +295,24 @@ pub enum Problem {
     },
 }
 
+/// What becomes codes under a number of the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divided {
+    /// What products take in.
+    Inputs,
+    /// Keys and values that are cached.
+    CachedRows,
+}
+
+impl fmt::Display for Divided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Divided::Inputs => "inputs",
+            Divided::CachedRows => "cached rows",
+        })
+    }
+}
+
 impl Problem {
     /// The code, such as `W0302`.
     pub fn code(&self) -> &'static str {
@@ -243,7 +325,7 @@ impl Problem {
             Problem::NotInShard { .. } => "W0106",
             Problem::NotInIndex { .. } => "W0107",
             Problem::Header { fault, .. } => fault.code(),
-            Problem::Missing { .. } => "W0301",
+            Problem::Missing { .. } | Problem::Alone { .. } => "W0301",
             Problem::Shape { .. } => "W0302",
             Problem::Format { .. } => "W0303",
             Problem::Narrowing { .. } => "W0304",
@@ -255,6 +337,9 @@ impl Problem {
             Problem::Stored { .. } => "W0310",
             Problem::Different { .. } => "W0311",
             Problem::Scale { .. } => "W0312",
+            Problem::Element { .. } => "W0313",
+            Problem::NoNumber { .. } => "W0314",
+            Problem::Unread { .. } => "W0315",
         }
     }
 
@@ -284,6 +369,21 @@ impl Problem {
                 "compile with `--unpack` and the name of the weight whose number differs, which then quantises its input on its own"
             }
             Problem::Scale { .. } => "quantise the checkpoint anew, or calibrate it on inputs that reach every module",
+            Problem::Element { .. } => {
+                "fetch the checkpoint again and compare its files with the original's; if the original is so, quantise or train it anew"
+            }
+            Problem::Alone { .. } => {
+                "fetch the checkpoint again, or quantise it anew in a format that is read: codes come with all their scales"
+            }
+            Problem::NoNumber { what: Divided::Inputs, .. } => {
+                "if the checkpoint keeps inputs as they are, compile its own directory, or with inputs = \"plain\" in [stored], which quantises weights only; else quantise it with `--calibrate`, which finds these numbers"
+            }
+            Problem::NoNumber { what: Divided::CachedRows, .. } => {
+                "compile the checkpoint's own directory, or without kv in [stored] if it has no such numbers; or quantise it with `--kv-scales`, which finds them"
+            }
+            Problem::Unread { .. } => {
+                "compile the spec that `beamc import` makes of this checkpoint, whose config must tell of scales for cached rows, or for a target that keeps cached rows wider"
+            }
             Problem::Narrowing { .. } => {
                 "compile for a target that keeps f32 (cpu-f32), or pass --narrow, which rounds the weight and may change the model"
             }
@@ -303,9 +403,14 @@ impl Problem {
             Problem::Format { .. }
             | Problem::Shape { .. }
             | Problem::Stored { .. }
+            | Problem::Alone { .. }
+            | Problem::Scale { .. }
+            | Problem::Element { .. } => 4,
+            Problem::Missing { .. }
+            | Problem::NoNumber { .. }
             | Problem::Different { .. }
-            | Problem::Scale { .. } => 4,
-            Problem::Missing { .. } | Problem::Ambiguous { .. } => 5,
+            | Problem::Unread { .. }
+            | Problem::Ambiguous { .. } => 5,
             Problem::Narrowing { .. } => 6,
             Problem::Extra { .. } => 7,
         }

@@ -1,15 +1,16 @@
 //! Loading: sources converted in parallel, straight from the map into their final place.
 
-use super::bits::{Bits, row_scale};
-use super::convert::Element;
-use super::error::{LoadErrors, Problem};
-use super::open::Checkpoint;
+use super::bits::{Bits, odd_of_row, row_scale};
+use super::convert::{Element, not_finite};
+use super::error::{LoadErrors, Problem, quoted};
+use super::open::{Checkpoint, Found};
 use super::resolve::{Source, Values, resolve};
 use super::scales;
 use super::weights::{Data, WeightTensor, Weights};
 use artifact::{RecipeForm, WeightRecipe};
 use ir::DType;
 use rayon::prelude::*;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
@@ -20,6 +21,8 @@ pub struct LoadOptions {
     pub narrow: bool,
     /// Whether a matrix that the checkpoint stores as codes and scales may be multiplied out into a weight that is kept wider.
     pub widen: bool,
+    /// Whether cached rows are kept as codes: their numbers then must not stay unread, unless they are 1.
+    pub cached_codes: bool,
     /// Patterns of tensors that belong to no weight and may be there all the same; `*` stands for any text.
     pub ignored: Vec<String>,
 }
@@ -39,7 +42,8 @@ pub(super) const CHUNK_ELEMENTS: usize = 1 << 18;
 impl Weights {
     /// Reads every weight that the recipes describe. `progress` is called on this thread.
     ///
-    /// All problems of the checkpoint are found in one run; nothing is read unless there are none.
+    /// All problems of the checkpoint are found in one run, and nothing is read unless there are none; but elements are looked at
+    /// while they are read, and each must be a finite number.
     pub fn load(
         recipes: &[WeightRecipe],
         checkpoint: &Checkpoint,
@@ -50,11 +54,30 @@ impl Weights {
         scales::check(&resolved)?;
         let total_bytes = resident_bytes(recipes)?;
         let tensors = with_progress(total_bytes, progress, |done| {
-            resolved.sources.par_iter().map(|source| read(source, done)).collect::<Vec<WeightTensor>>()
+            resolved
+                .sources
+                .par_iter()
+                .map(|source| read(source, done))
+                .collect::<Vec<Result<WeightTensor, Box<Problem>>>>()
         });
-        let mut weights = Weights::default();
+        let (mut weights, mut problems, mut told) = (Weights::default(), Vec::new(), HashSet::new());
         for (source, tensor) in resolved.sources.iter().zip(tensors) {
-            weights.insert(source.recipe, tensor);
+            match tensor {
+                Ok(tensor) => weights.insert(source.recipe, tensor),
+                Err(problem) => {
+                    // Two weights may be made of one tensor.
+                    let is_new = match &*problem {
+                        Problem::Element { tensor, at, .. } => told.insert((tensor.clone(), *at)),
+                        _ => true,
+                    };
+                    if is_new {
+                        problems.push(*problem);
+                    }
+                }
+            }
+        }
+        if !problems.is_empty() {
+            return Err(LoadErrors::new(problems));
         }
         weights.conversions = resolved.conversions;
         Ok(weights)
@@ -101,13 +124,13 @@ fn with_progress<T: Send>(
     })
 }
 
-fn read(source: &Source, done: &Sender<u64>) -> WeightTensor {
+fn read(source: &Source, done: &Sender<u64>) -> Result<WeightTensor, Box<Problem>> {
     let recipe = source.recipe;
     let data = match resident(recipe.dtype) {
-        DType::Bf16 => Data::Bf16(Arc::new(assemble::<u16>(source, done))),
-        _ => Data::F32(Arc::new(assemble::<f32>(source, done))),
+        DType::Bf16 => Data::Bf16(Arc::new(assemble::<u16>(source, done)?)),
+        _ => Data::F32(Arc::new(assemble::<f32>(source, done)?)),
     };
-    WeightTensor { shape: recipe.shape.clone(), data }
+    Ok(WeightTensor { shape: recipe.shape.clone(), data })
 }
 
 /// The format in memory: what is narrower than bf16 is kept in it, which holds its numbers exactly.
@@ -115,18 +138,24 @@ pub(super) fn resident(dtype: DType) -> DType {
     if dtype.is_narrow() { DType::Bf16 } else { dtype }
 }
 
-fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Vec<T> {
+fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Result<Vec<T>, Box<Problem>> {
     let elements = source.recipe.elements().unwrap_or(0) as usize;
     // Zeroed memory costs nothing until it is written.
     let mut values = vec![T::default(); elements];
     match &source.values {
         Values::Of(bits) => {
             let runs = Runs::of(source.form);
-            values.par_chunks_mut(CHUNK_ELEMENTS).enumerate().for_each_with(done.clone(), |done, (chunk, into)| {
+            let chunks = values.par_chunks_mut(CHUNK_ELEMENTS).enumerate();
+            let wrong = chunks.map_with(done.clone(), |done, (chunk, into)| {
                 fill(&runs, bits, chunk * CHUNK_ELEMENTS, into);
                 // The receiver outlives the work; if it did not, only a report would be lost.
                 let _ = done.send(size_of_val(into) as u64);
+                not_finite(into).map(|at| chunk * CHUNK_ELEMENTS + at)
             });
+            if let Some(at) = wrong.flatten().min() {
+                let (tensor, offset, _) = runs.locate(at);
+                return Err(tensors_fault(source, bits.get(tensor).map(|bits| bits.odd(offset))));
+            }
         }
         Values::Numbers(numbers) => {
             let each = elements.div_ceil(numbers.len().max(1)).max(1);
@@ -136,16 +165,48 @@ fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Vec<T> {
         Values::RowScales(tensors, columns) => {
             let runs = Runs::of(source.form);
             let columns = (*columns).max(1);
-            values.par_iter_mut().enumerate().for_each(|(row, x)| {
+            let place = |row: usize| {
                 let (tensor, offset, _) = runs.locate(row * runs.columns());
-                if let Some(found) = tensors.get(tensor) {
-                    *x = T::rounded(row_scale(*found, offset / columns, columns));
+                tensors.get(tensor).map(|found| (*found, offset / columns))
+            };
+            values.par_iter_mut().enumerate().for_each(|(row, x)| {
+                if let Some((found, row)) = place(row) {
+                    *x = T::rounded(row_scale(found, row, columns));
                 }
             });
             let _ = done.send(size_of_val(&values[..]) as u64);
+            if let Some((found, row)) = not_finite(&values).and_then(place) {
+                let (at, number) = odd_of_row(found, row, columns).unwrap_or((row * columns, f32::NAN));
+                return Err(tensors_fault(source, Some((found, at, number))));
+            }
         }
     }
-    values
+    Ok(values)
+}
+
+/// An element that is infinite or no number, where it stands in the files.
+fn tensors_fault(source: &Source, place: Option<(Found<'_>, usize, f32)>) -> Box<Problem> {
+    let weight = source.recipe.title();
+    Box::new(match place {
+        Some((found, at, number)) => Problem::Element {
+            weight,
+            tensor: quoted(&found.entry.name),
+            file: quoted(found.file),
+            at,
+            number: format!("{number:?}"),
+            found: found.entry.dtype.to_string(),
+            kept: source.recipe.dtype,
+        },
+        // Shapes and sizes were compared, so the place is always there.
+        None => Problem::Recipe { fact: format!("{weight} has an element outside of its tensors") },
+    })
+}
+
+/// Elements of a weight from `at` on, as binary32; only of what has a place of its own for each.
+pub(super) fn elements(source: &Source, at: usize, into: &mut [f32]) {
+    if let Values::Of(bits) = &source.values {
+        fill(&Runs::of(source.form), bits, at, into);
+    }
 }
 
 /// Fills the elements of a weight from `at` on.

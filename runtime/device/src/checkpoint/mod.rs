@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Checkpoint::open   files → headers → tensors by name        (header.rs, open.rs, mmap.rs)
-//! resolve            recipes × tensors → sources, or problems (resolve.rs, stored.rs)
+//! resolve            recipes × tensors → sources, or problems (resolve.rs, stored.rs, scales.rs)
 //! Weights::load      sources → values in memory               (load.rs, bits.rs, convert.rs)
 //! Weights::synthetic recipes × seed → values in memory        (synthetic.rs)
 //! Rows               values of a file → codes and scales      (narrow.rs)
@@ -26,7 +26,7 @@ mod stored;
 mod synthetic;
 mod weights;
 
-pub use error::{LoadErrors, Problem};
+pub use error::{Divided, LoadErrors, Problem};
 pub use header::{FileDType, Header, HeaderFault, TensorEntry, parse_header};
 pub use load::{LoadOptions, Progress};
 pub use narrow::{Rows, ScaleFormat, e4m3_number, nvfp4_number};

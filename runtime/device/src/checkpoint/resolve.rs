@@ -5,7 +5,8 @@ use super::error::{Problem, quoted};
 use super::header::FileDType;
 use super::load::{LoadOptions, resident};
 use super::open::{Checkpoint, Found};
-use super::stored::{Stored, is_float, may_be_unread, same_shape};
+use super::scales;
+use super::stored::{Stored, is_float, is_of_cached_rows, may_be_unread, same_shape};
 use super::weights::Conversion;
 use artifact::{RecipeForm, WeightRecipe};
 use ir::{DType, DiskLayout};
@@ -88,6 +89,7 @@ pub(super) fn resolve<'a>(
         checkpoint,
         narrow: options.narrow,
         widen: options.widen,
+        cached_codes: options.cached_codes,
         claimed: HashSet::new(),
         problems: checkpoint.problems().to_vec(),
         missing: Vec::new(),
@@ -105,6 +107,7 @@ struct Matcher<'a> {
     checkpoint: &'a Checkpoint,
     narrow: bool,
     widen: bool,
+    cached_codes: bool,
     claimed: HashSet<String>,
     problems: Vec<Problem>,
     /// Positions of `Missing` in `problems` with the name looked for.
@@ -164,8 +167,22 @@ impl<'a> Matcher<'a> {
         let (mut present, absent): (Vec<Candidate>, Vec<Candidate>) =
             candidates.into_iter().partition(|c| c.present() > 0);
         // A tensor may be what two forms mean; its own format says which.
-        if present.len() > 1 && present.iter().any(|c| c.reads(recipe.dtype)) {
+        if present.len() > 1 {
+            if !present.iter().any(|c| c.reads(recipe.dtype)) {
+                self.refuse_all(recipe, &present);
+                return None;
+            }
             present.retain(|c| c.reads(recipe.dtype));
+        }
+        // What codes are scaled by is not made of the codes.
+        if let [codes] = present.as_slice()
+            && codes.form.layout == DiskLayout::RowScales
+            && !codes.reads(recipe.dtype)
+            && let Some(scales) = absent.iter().find(|c| c.form.layout.is_plain())
+            && let Some(found) = codes.found.iter().flatten().next()
+        {
+            self.alone(recipe, scales.first_present(), *found);
+            return None;
         }
         if let [one, other, ..] = present.as_slice() {
             let (one, other) = (one.first_present(), other.first_present());
@@ -203,7 +220,7 @@ impl<'a> Matcher<'a> {
         let before = self.problems.len();
         let form = candidate.form;
         let tensors = self.complete(recipe, &candidate.names, &candidate.found);
-        let beside = self.complete(recipe, &candidate.beside, &candidate.beside_found);
+        let beside = self.complete_beside(recipe, &candidate);
         let mut bits = Vec::with_capacity(tensors.len());
         for (at, found) in tensors.iter().enumerate() {
             bits.extend(self.check_tensor(recipe, form, *found, beside.get(at).copied()));
@@ -212,6 +229,12 @@ impl<'a> Matcher<'a> {
         let whole = intact && tensors.len() == candidate.names.len() && beside.len() == candidate.beside.len();
         if !whole || self.problems.len() != before {
             return None;
+        }
+        if matches!(form.layout, DiskLayout::Number | DiskLayout::Largest { .. } | DiskLayout::Same { .. }) {
+            self.problems.extend(tensors.iter().filter_map(|found| scales::wrong_number(recipe, *found)));
+            if self.problems.len() != before {
+                return None;
+            }
         }
         let numbers = || tensors.iter().map(|found| float(*found, 0));
         let values = match &form.layout {
@@ -229,6 +252,20 @@ impl<'a> Matcher<'a> {
     /// The tensors of a list that are there; reports those that are not.
     fn complete(&mut self, recipe: &WeightRecipe, names: &[String], found: &[Option<Found<'a>>]) -> Vec<Found<'a>> {
         let (total, present) = (names.len(), found.iter().flatten().count());
+        if let Some(what) = scales::divides(recipe) {
+            let lost = |name: &&String| self.checkpoint.is_lost(name);
+            let gone = || names.iter().zip(found).filter(|(_, found)| found.is_none()).map(|(name, _)| name);
+            if let Some(first) = gone().find(|name| !lost(name)) {
+                self.problems.push(Problem::NoNumber {
+                    weight: recipe.title(),
+                    what,
+                    absent: total - present,
+                    total,
+                    looked_for: quoted(first),
+                });
+            }
+            return found.iter().flatten().copied().collect();
+        }
         for (name, _) in names.iter().zip(found).filter(|(_, found)| found.is_none()) {
             if !self.checkpoint.is_lost(name) {
                 self.problems.push(Problem::Missing {
@@ -239,6 +276,31 @@ impl<'a> Matcher<'a> {
             }
         }
         found.iter().flatten().copied().collect()
+    }
+
+    /// The scales of blocks that are there; reports those that are not.
+    fn complete_beside(&mut self, recipe: &WeightRecipe, candidate: &Candidate<'a>) -> Vec<Found<'a>> {
+        let all = candidate.beside.iter().zip(&candidate.beside_found).zip(&candidate.found);
+        for ((name, scales), codes) in all {
+            if let (None, Some(codes)) = (scales, codes) {
+                self.alone(recipe, quoted(name), *codes);
+            }
+        }
+        candidate.beside_found.iter().flatten().copied().collect()
+    }
+
+    /// Refuses codes without a tensor that they need.
+    fn alone(&mut self, recipe: &WeightRecipe, looked_for: String, codes: Found<'a>) {
+        if self.checkpoint.is_lost(&looked_for) {
+            return;
+        }
+        self.problems.push(Problem::Alone {
+            weight: recipe.title(),
+            looked_for,
+            tensor: quoted(&codes.entry.name),
+            file: quoted(codes.file),
+            found: codes.entry.dtype.to_string(),
+        });
     }
 
     /// The one number that several tensors hold.
@@ -309,10 +371,10 @@ impl<'a> Matcher<'a> {
         self.convert(recipe, form, found, (narrows || form.layout == DiskLayout::RowCodes, false));
         match (&form.layout, beside) {
             (DiskLayout::Nibbles { .. }, Some(scales)) if scales.entry.dtype.is(E4M3) => {
-                Some(Bits::Blocks { codes: found, scales, number: 1.0 })
+                Some(Bits::Blocks { codes: found, scales, number: None })
             }
             (DiskLayout::Nibbles { .. }, Some(scales)) => {
-                self.refuse(recipe, scales, E4M3);
+                self.refuse(recipe, scales, E4M3.to_owned());
                 None
             }
             (DiskLayout::RowCodes, _) => Some(Bits::Rows { floats: found, columns }),
@@ -331,23 +393,36 @@ impl<'a> Matcher<'a> {
 
     fn refuse_format(&mut self, recipe: &WeightRecipe, form: &RecipeForm, found: Found<'a>) {
         let plain = form.layout.is_plain() && !recipe.dtype.is_narrow();
-        match Stored::of(self.checkpoint, found, &form.shape) {
-            Some(stored) if plain => {
-                // What belongs to it is told with it.
-                self.claimed.extend(stored.tensors().iter().map(|found| found.entry.name.clone()));
-                self.problems.push(Problem::Stored {
-                    weight: recipe.title(),
-                    tensor: quoted(&found.entry.name),
-                    file: quoted(found.file),
-                    found: found.entry.dtype.to_string(),
-                    resident: recipe.dtype,
-                });
-            }
-            _ => self.refuse(recipe, found, words(form, recipe.dtype)),
+        let stored = Stored::of(self.checkpoint, found, &form.shape);
+        // What belongs to it is told with it.
+        let tensors = stored.iter().flat_map(Stored::tensors);
+        self.claimed.extend(tensors.map(|found| found.entry.name.clone()));
+        match (stored, Stored::lacks(self.checkpoint, found, &form.shape)) {
+            (Some(_), _) if plain => self.problems.push(Problem::Stored {
+                weight: recipe.title(),
+                tensor: quoted(&found.entry.name),
+                file: quoted(found.file),
+                found: found.entry.dtype.to_string(),
+                resident: recipe.dtype,
+            }),
+            (None, Some(lacking)) if plain => self.alone(recipe, quoted(&lacking), found),
+            _ => self.refuse(recipe, found, words(form, recipe.dtype).to_owned()),
         }
     }
 
-    fn refuse(&mut self, recipe: &WeightRecipe, found: Found<'a>, expected: &'static str) {
+    /// Refuses what no form is read from, by its first tensor.
+    fn refuse_all(&mut self, recipe: &WeightRecipe, present: &[Candidate<'a>]) {
+        let Some(found) = present.iter().flat_map(|c| c.found.iter().flatten()).next() else { return };
+        let of_it = |c: &&Candidate| c.found.iter().flatten().any(|f| f.entry.name == found.entry.name);
+        let mut expected: Vec<&str> = present.iter().filter(of_it).map(|c| words(c.form, recipe.dtype)).collect();
+        expected.dedup();
+        for stored in present.iter().filter_map(|c| Stored::of(self.checkpoint, *found, &c.form.shape)) {
+            self.claimed.extend(stored.tensors().iter().map(|found| found.entry.name.clone()));
+        }
+        self.refuse(recipe, *found, expected.join(", or "));
+    }
+
+    fn refuse(&mut self, recipe: &WeightRecipe, found: Found<'a>, expected: String) {
         self.problems.push(Problem::Format {
             weight: recipe.title(),
             tensor: quoted(&found.entry.name),
@@ -369,6 +444,12 @@ impl<'a> Matcher<'a> {
 
     fn report_missing(&mut self, recipe: &WeightRecipe, absent: &[Candidate]) {
         let names: Vec<String> = absent.iter().map(|c| quoted(c.names.first().unwrap_or(&c.form.tensor))).collect();
+        if let Some(what) = scales::divides(recipe) {
+            let total = absent.first().map_or(0, |c| c.names.len());
+            let (weight, looked_for) = (recipe.title(), names.join("` or `"));
+            self.problems.push(Problem::NoNumber { weight, what, absent: total, total, looked_for });
+            return;
+        }
         if let Some(name) = names.first() {
             self.missing.push((self.problems.len(), name.clone()));
         }
@@ -385,7 +466,7 @@ impl<'a> Matcher<'a> {
             .checkpoint
             .tensors()
             .filter(|(_, t)| !self.claimed.contains(&t.name) && !ignored.iter().any(|p| matches(p, &t.name)))
-            .filter(|(_, t)| !may_be_unread(&t.name, &t.shape))
+            .filter(|(_, t)| !may_be_unread(&t.name, &t.shape) || self.cached_codes && is_of_cached_rows(&t.name))
             .collect();
         extra.sort_by(|a, b| a.1.name.cmp(&b.1.name));
         extra.dedup_by(|a, b| a.1.name == b.1.name);
@@ -400,11 +481,16 @@ impl<'a> Matcher<'a> {
                 *hint = format!("; the nearest unused name is `{}`", quoted(name));
             }
         }
-        self.problems.extend(extra.into_iter().map(|(file, t)| Problem::Extra {
-            tensor: quoted(&t.name),
-            file: quoted(file),
-            dtype: t.dtype.to_string(),
-            shape: t.shape.iter().take(16).copied().collect(),
+        let checkpoint = self.checkpoint;
+        self.problems.extend(extra.into_iter().filter_map(|(file, t)| {
+            let (tensor, file) = (quoted(&t.name), quoted(file));
+            if may_be_unread(&t.name, &t.shape) {
+                // Codes without a number are those under 1.
+                let number = checkpoint.find(&t.name).map(|found| float(found, 0)).filter(|number| *number != 1.0)?;
+                return Some(Problem::Unread { tensor, file, number: number.to_string() });
+            }
+            let (dtype, shape) = (t.dtype.to_string(), t.shape.iter().take(16).copied().collect());
+            Some(Problem::Extra { tensor, file, dtype, shape })
         }));
     }
 }

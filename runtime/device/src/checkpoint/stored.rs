@@ -11,6 +11,8 @@ const SCALE: &str = "weight_scale";
 const NUMBER: &str = "weight_scale_2";
 /// End of the names of numbers of inputs and of cached rows, which an artifact that keeps those wider has no use for.
 const NUMBERS: &str = "_scale";
+/// Ends of those of cached rows.
+const CACHED: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
 
 /// A matrix in a public narrow format, with what its elements are made of.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,20 @@ impl<'a> Stored<'a> {
         fits.then_some(Stored::Blocks { codes, scales, number })
     }
 
+    /// The sibling that is missing beside what otherwise would be codes of a matrix of that shape.
+    pub fn lacks(checkpoint: &Checkpoint, codes: Found<'_>, shape: &[u64]) -> Option<String> {
+        let module = codes.entry.name.strip_suffix(WEIGHT)?;
+        let name = |end: &str| format!("{module}{end}");
+        let is_there = |end: &str| checkpoint.find(&name(end)).is_some();
+        let (columns, outer) = shape.split_last()?;
+        let rows = codes.entry.dtype.is("F8_E4M3") && codes.entry.shape == shape;
+        let halves: Vec<u64> = outer.iter().copied().chain([columns / 2]).collect();
+        // Bytes alone may be anything; one of the siblings says that they are pairs of codes.
+        let pairs = codes.entry.dtype.is("U8") && codes.entry.shape == halves && (is_there(SCALE) || is_there(NUMBER));
+        let needed: &[&str] = if pairs { &[SCALE, NUMBER] } else { &[SCALE] };
+        needed.iter().find(|end| (rows || pairs) && !is_there(end)).map(|end| name(end))
+    }
+
     /// The tensors that it consists of.
     pub fn tensors(&self) -> Vec<Found<'a>> {
         match self {
@@ -63,6 +79,11 @@ pub(super) fn is_float(dtype: &FileDType) -> bool {
 pub(super) fn same_shape(a: &[u64], b: &[u64]) -> bool {
     let trimmed = |shape: &[u64]| shape.iter().rposition(|n| *n != 1).map_or(0, |at| at + 1);
     a[..trimmed(a)] == b[..trimmed(b)]
+}
+
+/// Whether a tensor is a number of cached keys or values.
+pub(super) fn is_of_cached_rows(name: &str) -> bool {
+    CACHED.iter().any(|end| name.ends_with(end))
 }
 
 /// Whether a tensor is a number of inputs or of cached rows, which may be there unread.

@@ -1,6 +1,6 @@
 //! Quantised checkpoints: codes, scales in all their forms, numbers, defaults, and what is refused.
 
-use crate::common::{T, bf16s, f32s, form, load, load_with, model, recipe, single};
+use crate::common::{T, bf16s, f32s, form, load, load_with, model, recipe, sharded, single, u16s};
 use artifact::{RecipeForm, WeightRecipe};
 use device::checkpoint::{LoadOptions, Weights};
 use ir::{DType, DiskLayout};
@@ -133,7 +133,17 @@ fn one_number_of_several_tensors_must_be_one() {
     }
     single(dir.path(), &[f32s("a.input_scale", &[], &[0.5])]);
     let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
-    assert!(told.contains("W0301") && told.contains("though 1 of its 2 tensors"), "{told}");
+    for part in
+        ["W0314", "1 of 2 tensors that hold it are not in the checkpoint: `b.input_scale`", "inputs = \"plain\""]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    // What is no number is told before it is compared with another.
+    for odd in [f32::NAN, f32::INFINITY, 0.0, -0.5] {
+        single(dir.path(), &[f32s("a.input_scale", &[], &[0.5]), f32s("b.input_scale", &[1], &[odd])]);
+        let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
+        assert!(told.starts_with("W0312: number 0 of `b.input_scale`") && !told.contains("W0311"), "{told}");
+    }
 }
 
 #[test]
@@ -163,15 +173,231 @@ fn scales_that_scale_nothing_are_told_by_name() {
         (&input, one("x.input_scale", f32::NAN), "is NaN, and"),
         (&whole, one("x.weight_scale_2", f32::INFINITY), "number 0 of `x.weight_scale_2` is inf"),
         (&rows, three(f32::NAN), "number 2 of `x.weight_scale` is NaN"),
-        (&codes, block_scales(0xff), "number 3 of `x.weight_scale` is NaN, and W.x.codes needs a finite number there"),
+        (
+            &codes,
+            block_scales(0xff),
+            "number 3 of `x.weight_scale` is NaN, and W.x.codes needs a finite number of at least 0 there",
+        ),
+        (&codes, block_scales(0xb8), "number 3 of `x.weight_scale` is -1, and"),
+        (
+            &whole,
+            one("x.weight_scale_2", -0.5),
+            "number 0 of `x.weight_scale_2` is -0.5, and W.x.scale needs a finite number of at least 0",
+        ),
+        (&rows, three(-1.0), "number 2 of `x.weight_scale` is -1, and"),
+        (&rows, three(f32::NEG_INFINITY), "number 2 of `x.weight_scale` is -inf"),
         (&input, one("x.input_scale", 0.5), ""),
         (&whole, one("x.weight_scale_2", 0.0), ""),
-        (&rows, three(-1.0), ""),
+        (&rows, three(0.0), ""),
         (&codes, block_scales(0x7e), ""),
+        (&codes, block_scales(0x80), ""),
     ] {
         single(dir.path(), &tensors);
         let found = with(dir.path(), std::slice::from_ref(recipe), &LoadOptions::default()).err().unwrap_or_default();
         assert!(found.contains(told) && found.contains("W0312") != told.is_empty(), "{told}: {found}");
+    }
+}
+
+#[test]
+fn scales_are_zero_over_zeros_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |tensors: &[T], recipes: &[WeightRecipe], widen: bool| {
+        single(dir.path(), tensors);
+        let options = LoadOptions { widen, ..LoadOptions::default() };
+        with(dir.path(), recipes, &options).err().unwrap_or_default()
+    };
+    let fault = |tensor: &str, at: usize| format!("W0312: number {at} of `{tensor}` is 0, and");
+    // Rows; minus 0 is 0 too.
+    let rows = [
+        of("m.codes", &[3, 4], DType::E4m3, vec![form("m.weight", &[3, 4])]),
+        of("m.scale", &[3], DType::F32, vec![form("m.weight_scale", &[3])]),
+    ];
+    let wide = [WeightRecipe { dtype: DType::F32, ..recipe("m", &[3, 4], vec![form("m.weight", &[3, 4])]) }];
+    for (last, good) in [(0x80, true), (0x01, false)] {
+        let mut bits = vec![0x38; 12];
+        bits[4..8].copy_from_slice(&[0, 0x80, 0, last]);
+        let tensors =
+            [bytes("m.weight", Dtype::F8_E4M3, &[3, 4], bits), f32s("m.weight_scale", &[3, 1], &[1.0, 0.0, 2.0])];
+        for found in [told(&tensors, &rows, false), told(&tensors, &wide, true)] {
+            assert!(found.is_empty() == good && (good || found.contains(&fault("m.weight_scale", 1))), "{found}");
+        }
+    }
+    // Numbers of matrices, and scales of blocks: one that became 0 takes its block with it, all of them take the matrix.
+    let blocks = |shape: &[u64]| {
+        let nibbles = DiskLayout::Nibbles { scales: "m.weight_scale".to_owned() };
+        [
+            of("m.codes", shape, DType::Nvfp4, vec![laid("m.weight", shape, nibbles)]),
+            of("m.scale", &shape[..1], DType::F32, vec![laid("m.weight_scale_2", &[], DiskLayout::Number)]),
+        ]
+    };
+    let wide = [WeightRecipe { dtype: DType::F32, ..recipe("m", &[2, 32], vec![form("m.weight", &[2, 32])]) }];
+    for (pair, scales, number, tensor) in [
+        (0x88, [0x38; 4], 0.0, ""),
+        (0x08, [0; 4], 1.0, ""),
+        (0x21, [0, 0x38, 0, 0], 1.0, ""),
+        (0x21, [0x38; 4], 0.0, "m.weight_scale_2"),
+        (0x21, [0, 0x80, 0, 0], 1.0, "m.weight_scale"),
+    ] {
+        let tensors = [
+            bytes("m.weight", Dtype::U8, &[2, 16], vec![pair; 32]),
+            bytes("m.weight_scale", Dtype::F8_E4M3, &[2, 2], scales.to_vec()),
+            f32s("m.weight_scale_2", &[], &[number]),
+        ];
+        for found in [told(&tensors, &blocks(&[2, 32]), false), told(&tensors, &wide, true)] {
+            let good = tensor.is_empty();
+            assert!(found.is_empty() == good && (good || found.contains(&fault(tensor, 0))), "{tensor}: {found}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_of_many_numbers_hides_none_that_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let largest = DiskLayout::Largest { also: Vec::new() };
+    let recipes = [of("x.input", &[], DType::F32, vec![spread(laid("x.{e}.input_scale", &[], largest))])];
+    for odd in [-1.0, 0.0, f32::NAN] {
+        let number = |e: usize, x: f32| f32s(&format!("x.{e}.input_scale"), &[], &[x]);
+        single(dir.path(), &[number(0, 2.0), number(1, odd)]);
+        let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
+        assert!(told.starts_with("W0312: number 0 of `x.1.input_scale` is"), "{told}");
+    }
+}
+
+/// What cannot be in any element, in each way that elements are read: the tensor, the place in it, the file.
+#[test]
+fn elements_that_are_no_finite_numbers_are_told_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |tensors: &[T], recipes: &[WeightRecipe], options: &LoadOptions| {
+        single(dir.path(), tensors);
+        with(dir.path(), recipes, options).unwrap_err()
+    };
+    let usual = LoadOptions::default();
+    let fault = |tensor: &str, at: usize, number: &str| {
+        format!("W0313: element {at} of `{tensor}` in `model.safetensors` is {number}, stored as ")
+    };
+    let with_code = |dtype, code| {
+        let mut bits = vec![0x38; 14];
+        bits[9] = code;
+        bytes("m.weight", dtype, &[2, 7], bits)
+    };
+    for (dtype, kept, code, number) in [
+        (Dtype::F8_E4M3, DType::E4m3, 0x7f, "NaN"),
+        (Dtype::F8_E4M3, DType::E4m3, 0xff, "NaN"),
+        (Dtype::F8_E5M2, DType::E5m2, 0x7c, "inf"),
+        (Dtype::F8_E5M2, DType::E5m2, 0xfd, "NaN"),
+    ] {
+        let codes = [of("m.codes", &[2, 7], kept, vec![form("m.weight", &[2, 7])])];
+        let text = told(&[with_code(dtype, code)], &codes, &usual);
+        let wanted = format!("{dtype:?}, and W.m.codes needs a finite number of {kept} there");
+        assert!(text.starts_with(&fault("m.weight", 9, number)) && text.contains(&wanted), "{text}");
+    }
+    // Multiplied out.
+    let wide = [recipe("m", &[2, 7], vec![form("m.weight", &[2, 7])])];
+    let scales = f32s("m.weight_scale", &[2], &[1.0, 2.0]);
+    let widen = LoadOptions { widen: true, ..LoadOptions::default() };
+    let text = told(&[with_code(Dtype::F8_E4M3, 0x7f), scales], &wide, &widen);
+    assert!(text.starts_with(&fault("m.weight", 9, "NaN")), "{text}");
+    // Floats, as they are, wider, narrower, and made codes: both weights are of one tensor, told once.
+    let made = [
+        of("m.codes", &[2, 7], DType::E4m3, vec![laid("m.weight", &[2, 7], DiskLayout::RowCodes)]),
+        of("m.scale", &[2], DType::F32, vec![laid("m.weight", &[2, 7], DiskLayout::RowScales)]),
+    ];
+    let f32_wide = [WeightRecipe { dtype: DType::F32, ..wide[0].clone() }];
+    for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut values = vec![1.0; 14];
+        values[9] = odd;
+        let half: Vec<u16> = values.iter().map(|x| numerics::bf16_bits(*x)).collect();
+        let (b, f) = (u16s("m.weight", Dtype::BF16, &[2, 7], &half), f32s("m.weight", &[2, 7], &values));
+        let narrow = LoadOptions { narrow: true, ..LoadOptions::default() };
+        for (tensor, recipes, options) in [
+            (&b, &wide[..], &usual),
+            (&b, &f32_wide[..], &usual),
+            (&f, &f32_wide[..], &usual),
+            (&f, &wide[..], &narrow),
+            (&b, &made[..], &usual),
+            (&f, &made[..], &usual),
+            (&f, &made[1..], &usual),
+        ] {
+            let text = told(std::slice::from_ref(tensor), recipes, options);
+            assert!(text.starts_with(&fault("m.weight", 9, &format!("{odd:?}"))), "{text}");
+            assert_eq!(text.matches("W0313").count(), 1, "{text}");
+        }
+    }
+    // A number that the narrower format does not reach.
+    let narrow = LoadOptions { narrow: true, ..LoadOptions::default() };
+    let text = told(&[f32s("m.weight", &[2, 7], &[f32::MAX; 14])], &wide, &narrow);
+    assert!(
+        text.starts_with(&fault("m.weight", 0, "3.4028235e38")) && text.contains("finite number of bf16"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_element_is_counted_in_its_own_tensor_and_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let recipes = [spread(form("x.{e}.weight", &[3, 4])), {
+        RecipeForm { slice: Some(vec![[0, 2], [3, 3], [0, 4]]), ..form("x.packed", &[2, 6, 4]) }
+    }];
+    let recipes = [recipe("x", &[2, 3, 4], recipes.to_vec())];
+    let mut bits = vec![0x3f80; 12];
+    bits[7] = 0x7fc0;
+    let expert = |e: usize, bits: &[u16]| u16s(&format!("x.{e}.weight"), Dtype::BF16, &[3, 4], bits);
+    let shards = [("a.safetensors", vec![expert(0, &[0x3f80; 12])]), ("b.safetensors", vec![expert(1, &bits)])];
+    sharded(dir.path(), &shards);
+    let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
+    assert!(told.starts_with("W0313: element 7 of `x.1.weight` in `b.safetensors` is NaN, stored as BF16"), "{told}");
+    // Of a packed tensor only the part that is read is looked at.
+    let packed = |at: usize| {
+        let mut bits = vec![0x3f80; 48];
+        bits[at] = 0xff80;
+        let dir = tempfile::tempdir().unwrap();
+        single(dir.path(), &[u16s("x.packed", Dtype::BF16, &[2, 6, 4], &bits)]);
+        with(dir.path(), &recipes, &LoadOptions::default()).err()
+    };
+    assert!(packed(11).is_none() && packed(35).is_none());
+    let told = packed(41).unwrap();
+    assert!(told.starts_with("W0313: element 41 of `x.packed` in `model.safetensors` is -inf"), "{told}");
+    // Far behind the first piece that a thread reads.
+    let n = (1 << 19) + 12;
+    let mut bits = vec![0x3f80; n];
+    bits[n - 5] = 0x7f80;
+    std::fs::remove_file(dir.path().join("model.safetensors.index.json")).unwrap();
+    single(dir.path(), &[u16s("l.weight", Dtype::BF16, &[n], &bits)]);
+    let long = [recipe("l", &[n as u64], vec![form("l.weight", &[n as u64])])];
+    let told = with(dir.path(), &long, &LoadOptions::default()).unwrap_err();
+    assert!(told.starts_with(&format!("W0313: element {} of `l.weight`", n - 5)), "{told}");
+}
+
+#[test]
+fn numbers_of_inputs_and_cached_rows_fit_the_artifact() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |tensors: &[T], recipes: &[WeightRecipe], cached_codes: bool| {
+        single(dir.path(), tensors);
+        let options = LoadOptions { cached_codes, ..LoadOptions::default() };
+        with(dir.path(), recipes, &options).err().unwrap_or_default()
+    };
+    let alternatives = ["a.k_scale", "b.k_scale"].map(|name| laid(name, &[], DiskLayout::Number)).to_vec();
+    let cached = [of("kv.k_scale", &[], DType::F32, alternatives)];
+    let may_lack = [WeightRecipe { absent: Some(1.0), ..cached[0].clone() }];
+    let text = told(&[], &cached, true);
+    for part in ["W0314", "`a.k_scale` or `b.k_scale`", "number that cached rows are divided by", "--kv-scales"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(told(&[], &may_lack, true), "");
+    let one = |x: f32| [f32s("b.k_scale", &[1], &[x])];
+    assert_eq!(told(&one(0.5), &cached, true), "");
+    // An artifact that keeps codes without numbers, and one that keeps rows as they are.
+    let text = told(&one(0.5), &[], true);
+    for part in ["W0315", "`b.k_scale` in `model.safetensors`", "codes under 0.5", "beamc import"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!((told(&one(1.0), &[], true), told(&one(0.5), &[], false)), Default::default());
+    // All numbers of inputs are missing: the checkpoint keeps inputs as they are.
+    let largest = DiskLayout::Largest { also: vec!["y.{e}.input_scale".to_owned()] };
+    let input = [of("x.y.input", &[], DType::F32, vec![spread(laid("x.{e}.input_scale", &[], largest))])];
+    let text = told(&[], &input, false);
+    for part in ["W0314: W.x.y.input", "4 of 4 tensors", "`x.0.input_scale`", "inputs = \"plain\"", "--calibrate"] {
+        assert!(text.contains(part), "{text}");
     }
 }
 
@@ -206,6 +432,105 @@ fn the_files_own_format_decides_between_codes_and_floats_made_narrow() {
     assert_eq!(model(&weights, "m.scale"), [3.0, 5.0]);
 }
 
+/// Where floats are made codes as well, whatever is neither is told as what it is, not as two forms.
+#[test]
+fn other_codes_than_those_that_floats_become_are_refused_with_both_facts() {
+    let dir = tempfile::tempdir().unwrap();
+    let recipes = [
+        of(
+            "m.codes",
+            &[2, 16],
+            DType::E4m3,
+            vec![form("m.weight", &[2, 16]), laid("m.weight", &[2, 16], DiskLayout::RowCodes)],
+        ),
+        of(
+            "m.scale",
+            &[2],
+            DType::F32,
+            vec![form("m.weight_scale", &[2]), laid("m.weight", &[2, 16], DiskLayout::RowScales)],
+        ),
+    ];
+    let told = |tensors: &[T]| {
+        single(dir.path(), tensors);
+        with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err()
+    };
+    let nvfp4 = [
+        bytes("m.weight", Dtype::U8, &[2, 8], vec![0x11; 16]),
+        bytes("m.weight_scale", Dtype::F8_E4M3, &[2, 1], vec![0x38; 2]),
+        f32s("m.weight_scale_2", &[], &[1.0]),
+    ];
+    let scaled = |dtype| [bytes("m.weight", dtype, &[2, 16], vec![0x11; 32]), f32s("m.weight_scale", &[2], &[1.0; 2])];
+    for (tensors, format) in [
+        (&nvfp4[..], "U8"),
+        (&nvfp4[..1], "U8"),
+        (&scaled(Dtype::U8)[..], "U8"),
+        (&scaled(Dtype::F8_E5M2)[..], "F8_E5M2"),
+        (&scaled(Dtype::F8_E5M2)[..1], "F8_E5M2"),
+    ] {
+        let text = told(tensors);
+        let wanted = format!(
+            "`m.weight` in `model.safetensors` is stored as {format}, W.m.codes is read from F8_E4M3, or F32, BF16 or F16"
+        );
+        assert!(text.starts_with(&format!("W0303: {wanted}")) && !text.contains("W0305"), "{text}");
+    }
+    assert!(!told(&nvfp4).contains("W0306"), "what belongs to it is not told apart");
+}
+
+#[test]
+fn codes_without_their_scales_name_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let codes = form("m.weight", &[2, 16]);
+    let scale = form("m.weight_scale", &[2]);
+    let made = |layout| laid("m.weight", &[2, 16], layout);
+    let native = [
+        of("m.codes", &[2, 16], DType::E4m3, vec![codes.clone()]),
+        of("m.scale", &[2], DType::F32, vec![scale.clone()]),
+    ];
+    let converted = [
+        of("m.codes", &[2, 16], DType::E4m3, vec![codes.clone(), made(DiskLayout::RowCodes)]),
+        of("m.scale", &[2], DType::F32, vec![scale, made(DiskLayout::RowScales)]),
+    ];
+    let plain = [recipe("m", &[2, 16], vec![codes])];
+    for widen in [false, true] {
+        for recipes in [&native[..], &converted[..], &plain[..]] {
+            single(dir.path(), &[bytes("m.weight", Dtype::F8_E4M3, &[2, 16], vec![0x38; 32])]);
+            let text = with(dir.path(), recipes, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
+            let told = text.contains("W0301") && text.contains("`m.weight_scale` is not in the checkpoint");
+            assert!(told && !text.contains("W0303"), "{text}");
+        }
+        // Halves of a pair of bytes are such only with one of their scales.
+        let pairs = [
+            bytes("m.weight", Dtype::U8, &[2, 8], vec![0x11; 16]),
+            bytes("m.weight_scale", Dtype::F8_E4M3, &[2, 1], vec![0x38; 2]),
+        ];
+        single(dir.path(), &pairs);
+        let text = with(dir.path(), &plain, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
+        assert!(text.contains("W0301") && text.contains("`m.weight_scale_2`"), "{text}");
+        // Experts, which may also lie in one tensor as floats.
+        let parts = |layout: fn() -> DiskLayout| {
+            [spread(laid("x.{e}.weight", &[2, 16], layout())), laid("x.packed", &[2, 2, 16], layout())].to_vec()
+        };
+        let scales = spread(form("x.{e}.weight_scale", &[2]));
+        let scales = [vec![scales], parts(|| DiskLayout::RowScales)].concat();
+        let experts = [
+            of(
+                "x.codes",
+                &[2, 2, 16],
+                DType::E4m3,
+                [parts(|| DiskLayout::Plain), parts(|| DiskLayout::RowCodes)].concat(),
+            ),
+            of("x.scale", &[2, 2], DType::F32, scales),
+        ];
+        let expert = |e: usize| bytes(&format!("x.{e}.weight"), Dtype::F8_E4M3, &[2, 16], vec![0x38; 32]);
+        single(dir.path(), &[expert(0), expert(1)]);
+        let text = with(dir.path(), &experts, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
+        assert!(text.starts_with("W0301") && text.contains("`x.0.weight_scale`") && !text.contains("W0303"), "{text}");
+        single(dir.path(), &pairs[..1]);
+        let text = with(dir.path(), &plain, &LoadOptions { widen, ..LoadOptions::default() }).unwrap_err();
+        assert!(text.starts_with("W0303") && text.contains("stored as U8"), "{text}");
+    }
+}
+
 #[test]
 fn what_is_stored_otherwise_is_refused_with_both_facts() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,9 +556,9 @@ fn what_is_stored_otherwise_is_refused_with_both_facts() {
     // A scale of inputs that nobody knows is no number that may stay unread.
     let text = told(&[u8s(&[2, 8]), scales(&[2, 1]), f32s("m.pre_quant_scale", &[16], &[1.0; 16])], &blocks);
     assert!(text.contains("W0306") && text.contains("m.pre_quant_scale"), "{text}");
-    // Codes of one kind without scales of that kind are no matrix.
+    // Codes of another kind are no matrix.
     let plain = [recipe("m", &[2, 16], vec![form("m.weight", &[2, 16])])];
-    let text = told(&[bytes("m.weight", Dtype::F8_E4M3, &[2, 16], vec![0; 32])], &plain);
+    let text = told(&[bytes("m.weight", Dtype::F8_E5M2, &[2, 16], vec![0; 32])], &plain);
     assert!(text.contains("W0303") && text.contains("F32, BF16 or F16"), "{text}");
 }
 

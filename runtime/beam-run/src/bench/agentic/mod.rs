@@ -39,7 +39,7 @@ pub struct AgenticArgs {
     #[arg(long, required_unless_present_any = ["synthetic", "simulate"])]
     model: Option<PathBuf>,
     /// Make weights up from this seed instead of reading them.
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["model", "narrow", "draft"])]
     synthetic: Option<u64>,
     /// What runs the model: cpu, cuda or interp.
     #[arg(long, default_value = "cpu", value_parser = ["cpu", "interp", "cuda"])]
@@ -48,7 +48,7 @@ pub struct AgenticArgs {
     #[arg(long)]
     narrow: bool,
     /// Predict instead of measure: times of this target, by name or path of its file. No weights are read.
-    #[arg(long, value_name = "TARGET", conflicts_with_all = ["model", "synthetic"])]
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["model", "synthetic", "executor", "narrow", "draft"])]
     simulate: Option<String>,
     /// Shape of a session.
     #[arg(long, value_enum, default_value = "openhands")]
