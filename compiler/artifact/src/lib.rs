@@ -26,7 +26,7 @@ mod memory;
 mod recipe;
 mod write;
 
-pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start};
+pub use device_code::{Blocks, ChoiceCode, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start};
 pub use drafter::{DRAFTER, Drafter, DrafterBlock, DrafterEntry, own_name};
 pub use error::{ERRORS, LoadError, WriteError, explain};
 pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};

@@ -10,6 +10,7 @@
 
 mod attends;
 mod cache;
+mod choices;
 mod compile;
 mod cores;
 mod cubin;

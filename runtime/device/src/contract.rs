@@ -59,6 +59,17 @@ pub(crate) fn choose_bucket<'b>(step: &Step, mut buckets: impl Iterator<Item = (
 
 /// Checks a step against the facts; `tokens_end` is one past the largest token id, `start` the first cached position.
 pub(crate) fn check(step: &Step, facts: &ExecutorFacts, tokens_end: usize, start: usize) -> Result<Rows, StepError> {
+    check_behind(step, facts, tokens_end, start, 0)
+}
+
+/// The same for a step whose rows may stand for the tokens that as many wanted rows of the step before choose.
+pub(crate) fn check_behind(
+    step: &Step,
+    facts: &ExecutorFacts,
+    tokens_end: usize,
+    start: usize,
+    choices: usize,
+) -> Result<Rows, StepError> {
     let rows = step.tokens.len();
     if rows == 0 || rows > facts.max_tokens {
         return refuse(format!("it has {rows} token rows, at least 1 and at most {} run in a step", facts.max_tokens));
@@ -73,9 +84,8 @@ pub(crate) fn check(step: &Step, facts: &ExecutorFacts, tokens_end: usize, start
             facts.max_sequences
         ));
     }
-    if let Some((row, token)) =
-        step.tokens.iter().enumerate().find(|(_, t)| usize::try_from(**t).map_or(true, |t| t >= tokens_end))
-    {
+    let is_known = |t: i32| usize::try_from(t).map_or_else(|_| (!t as usize) < choices, |t| t < tokens_end);
+    if let Some((row, token)) = step.tokens.iter().enumerate().find(|(_, t)| !is_known(**t)) {
         return refuse(format!("row {row} has token {token}, the model knows 0 to {}", tokens_end.saturating_sub(1)));
     }
     if let Some((row, position)) = step.positions.iter().enumerate().find(|(_, p)| **p < 0) {

@@ -7,6 +7,7 @@
 
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A device with its stream.
@@ -107,6 +108,36 @@ pub struct Mark {
     event: sys::CUevent,
 }
 
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for Mark {}
+
+/// Memory of the host that the device copies from and to by itself, while the host goes on. Nothing in it is touched again before the
+/// copies that were asked for are done.
+pub struct Staging {
+    device: Device,
+    start: *mut u8,
+    bytes: usize,
+    used: usize,
+    /// Behind all copies, unless one was asked for since.
+    mark: Mark,
+    is_marked: bool,
+}
+
+// SAFETY: the memory belongs to this value alone; handles of the driver may be used from any thread.
+unsafe impl Send for Staging {}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.device.wait().is_ok() {
+            // SAFETY: the memory came from the driver, is given back once, and no copy is under way.
+            let _ = unsafe { result::free_host(self.start.cast()) };
+        }
+    }
+}
+
+/// Pieces of staging memory begin at multiples of this.
+const PIECE_BYTES: usize = 64;
+
 impl Drop for Mark {
     fn drop(&mut self) {
         if self.device.enter().is_ok() {
@@ -117,6 +148,31 @@ impl Drop for Mark {
 }
 
 impl Mark {
+    /// Moves the mark behind everything that was started until now.
+    pub fn renew(&self) -> Result<(), String> {
+        self.device.enter()?;
+        // SAFETY: event and stream are alive.
+        unsafe { result::event::record(self.event, self.device.inner.stream) }.map_err(text("a mark"))
+    }
+
+    /// Whether everything before it is done. An error is that of a kernel before.
+    pub fn is_reached(&self) -> Result<bool, String> {
+        self.device.enter()?;
+        // SAFETY: the event is alive.
+        match unsafe { result::event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(text("a kernel ended in a fault")(error)),
+        }
+    }
+
+    /// Waits until everything before it is done. An error is that of a kernel before.
+    pub fn wait(&self) -> Result<(), String> {
+        self.device.enter()?;
+        // SAFETY: the event is alive.
+        unsafe { result::event::synchronize(self.event) }.map_err(text("a kernel ended in a fault"))
+    }
+
     /// Microseconds on the device from this mark to a later one; both have been reached.
     pub fn micros_to(&self, later: &Mark) -> Result<f32, String> {
         self.device.enter()?;
@@ -390,8 +446,7 @@ impl Device {
         self.enter()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(text("no event"))?;
         let mark = Mark { device: self.clone(), event };
-        // SAFETY: event and stream are alive.
-        unsafe { result::event::record(mark.event, self.inner.stream) }.map_err(text("a mark"))?;
+        mark.renew()?;
         Ok(mark)
     }
 
@@ -467,5 +522,93 @@ impl Memory {
         // SAFETY: both ranges lie inside.
         unsafe { result::memcpy_dtod_async(target, source, len, self.device.inner.stream) }
             .map_err(text("a copy on the device"))
+    }
+}
+
+impl Staging {
+    /// Takes memory of this size.
+    pub fn new(device: &Device, bytes: usize) -> Result<Staging, String> {
+        let mark = device.mark()?;
+        let start = match bytes {
+            0 => std::ptr::null_mut(),
+            // SAFETY: nothing reads the memory before it is written.
+            n => unsafe { result::malloc_host(n, 0) }.map_err(text(&format!("{n} bytes that the device copies")))?.cast(),
+        };
+        Ok(Staging { device: device.clone(), start, bytes, used: 0, mark, is_marked: true })
+    }
+
+    /// Empties it, as soon as nothing in it is needed any more.
+    pub fn begin(&mut self) -> Result<(), String> {
+        self.end()?;
+        self.mark.wait()?;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Room for so many bytes behind what is in use.
+    fn piece(&mut self, len: usize) -> Option<usize> {
+        let at = self.used.next_multiple_of(PIECE_BYTES);
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes)?;
+        (self.used, self.is_marked) = (end, false);
+        Some(at)
+    }
+
+    /// Has bytes written to memory of the device, behind everything that was started. What finds no room here is written all the same,
+    /// and the host may have to wait for it.
+    pub fn send(&mut self, to: &Memory, at: usize, bytes: &[u8]) -> Result<(), String> {
+        let address = to.check(at, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Some(own) = self.piece(bytes.len()) else { return to.write(at, bytes) };
+        self.device.enter()?;
+        // SAFETY: both ranges lie inside; the piece is not touched again before `begin` has waited for the copy.
+        unsafe {
+            let piece = std::slice::from_raw_parts_mut(self.start.add(own), bytes.len());
+            piece.copy_from_slice(bytes);
+            result::memcpy_htod_async(address, piece, self.device.inner.stream)
+        }
+        .map_err(text("a copy to the device"))
+    }
+
+    /// Has bytes of the device's memory brought here, behind everything that was started; gives the place where they will be.
+    pub fn bring(&mut self, from: &Memory, at: usize, len: usize) -> Result<Range<usize>, String> {
+        let address = from.check(at, len)?;
+        let own = self.piece(len).ok_or_else(|| format!("{len} bytes find no room among {}", self.bytes))?;
+        if len > 0 {
+            self.device.enter()?;
+            // SAFETY: both ranges lie inside; the piece is not touched again before the copy was waited for.
+            unsafe {
+                let piece = std::slice::from_raw_parts_mut(self.start.add(own), len);
+                result::memcpy_dtoh_async(piece, address, self.device.inner.stream)
+            }
+            .map_err(text("a copy from the device"))?;
+        }
+        Ok(own..own + len)
+    }
+
+    /// Marks the end of what was asked for.
+    pub fn end(&mut self) -> Result<(), String> {
+        if !self.is_marked {
+            self.mark.renew()?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+
+    /// Whether all that was asked for is done.
+    pub fn is_done(&self) -> Result<bool, String> {
+        Ok(self.is_marked && self.mark.is_reached()?)
+    }
+
+    /// What was brought, once it is there.
+    pub fn brought(&mut self, place: Range<usize>) -> Result<&[u8], String> {
+        self.end()?;
+        self.mark.wait()?;
+        if place.start > place.end || place.end > self.used {
+            return Err(format!("{place:?} lies behind the {} bytes in use", self.used));
+        }
+        // SAFETY: the range lies inside what copies or `send` have written, and all copies are done.
+        Ok(unsafe { std::slice::from_raw_parts(self.start.add(place.start), place.len()) })
     }
 }

@@ -184,10 +184,12 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
 /// Every kernel of the artifact, with as many parameters as its starts have.
 pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, PrepareError> {
     let starts = || code.entries.iter().flatten().flat_map(|g| &g.regions).flat_map(|r| &r.starts);
+    let choosing = code.choice.iter().flat_map(|c| c.kernels()).collect::<HashMap<usize, usize>>();
     let load = |(index, kernel): (usize, &artifact::KernelCode)| {
         let cubin = code.files.get(&kernel.cubin());
         let cubin = cubin.ok_or_else(|| fault(format!("`{}` is not in the artifact", kernel.cubin())))?;
-        let parameters = starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
+        let started = || starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
+        let parameters = choosing.get(&index).copied().unwrap_or_else(started);
         device.load(cubin, &kernel.name, parameters, kernel.dynamic_bytes).map_err(fault)
     };
     code.kernels.iter().enumerate().map(load).collect()

@@ -1,6 +1,7 @@
 //! The `cuda` executor: the plan's launches as kernels of the artifact, on one device.
 //!
 //! ```text
+//! choose.rs    which tokens the device chooses, and how
 //! driver.rs    the border: device, memory, kernels
 //! load.rs      weights by the artifact's memory map, kernels checked against their parameters
 //! made.rs      weights that only the device has, for checks
@@ -12,6 +13,7 @@
 //! timeline.rs  how long every start of a step takes
 //! ```
 
+mod choose;
 mod driver;
 mod executor;
 mod load;

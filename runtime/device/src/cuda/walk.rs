@@ -1,5 +1,6 @@
 //! A bucket's programs on the device, start by start.
 
+use super::choose::{Choices, Choosing};
 use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
 use super::ranks::{Known, Letterboxes};
@@ -29,6 +30,8 @@ pub struct Loaded {
     /// What sorts the picks of a step.
     pub picks: Memory,
     pub tables: Tables,
+    /// What chooses tokens, where the artifact has kernels for it.
+    pub choices: Option<Choices>,
     pub letterboxes: Letterboxes,
     pub known: Known,
     /// Lengths of whole axes, and of the mesh.
@@ -127,8 +130,8 @@ impl Loaded {
     }
 
     /// Starts everything.
-    pub fn run(&self, bucket: usize, counts: Counts) -> Result<(), String> {
-        run(std::slice::from_ref(self), bucket, counts)
+    pub fn run(&self, bucket: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
+        run(std::slice::from_ref(self), bucket, counts, choosing)
     }
 
     /// Runs one launch.
@@ -269,10 +272,17 @@ pub fn meets(start: &Start) -> bool {
 /// Starts everything on all ranks, graph by graph: none runs far ahead of what another has not been given yet. Ranks of one device go launch
 /// by launch, and meet when nothing else runs there: a kernel that waits for its predecessor would have the place of one that its predecessor
 /// waits for.
-pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<(), String> {
+pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
     let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
     ranks.iter().for_each(|r| r.early.set(false));
-    (0..stages.first().map_or(0, Vec::len)).try_for_each(|number| graph_of_all(ranks, &stages, number, counts))
+    if choosing.places {
+        ranks.iter().try_for_each(|r| r.place_tokens(r.bucket(bucket)?, counts))?;
+    }
+    (0..stages.first().map_or(0, Vec::len)).try_for_each(|number| graph_of_all(ranks, &stages, number, counts))?;
+    if choosing.chooses {
+        ranks.iter().try_for_each(|r| r.choose(r.bucket(bucket)?, counts, choosing))?;
+    }
+    Ok(())
 }
 
 /// The same for one graph, by its place among the stages.
