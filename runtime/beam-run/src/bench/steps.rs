@@ -11,7 +11,7 @@ use crate::{flags, model};
 use artifact::Artifact;
 use clap::Args;
 use device::{CudaExecutor, ExecutorKind, Timed, pool_pages_for};
-use engine::{Executor, SequenceRows, Step, WantedRow};
+use engine::{Executor, Sampling, SequenceRows, Step, WantedRow};
 use ir::RowsPerSequence;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -191,7 +191,12 @@ impl Bench<'_> {
             }
             let pages: Vec<u32> = (0..each).map(|p| (sequence * each + p) as u32).collect();
             step.sequences.push(SequenceRows { start, len: *len, pages: Arc::new(pages) });
-            step.wanted.push(WantedRow { row: start + len - 1, sampling: None, mask: None, logits: false });
+            step.wanted.push(WantedRow {
+                row: start + len - 1,
+                sampling: Some(Sampling::default()),
+                mask: None,
+                logits: false,
+            });
         }
         let count = (each * self.sequences) as i32;
         let tables = self.pages.iter().map(|pages| (1..=count).map(|p| p.min(*pages as i32 - 1)).collect());

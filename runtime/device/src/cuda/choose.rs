@@ -284,3 +284,83 @@ impl Loaded {
         started.map_err(|e| format!("kernel `{}`, which chooses tokens: {e}", code.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Sampling;
+
+    fn wanted(sampling: Sampling, mask: Option<Arc<[u32]>>) -> WantedRow {
+        WantedRow { row: 0, sampling: Some(sampling), mask, logits: false }
+    }
+
+    fn does(sampling: Sampling) -> Option<u32> {
+        Choice::of(&wanted(sampling, None), 64).map(|c| c.does)
+    }
+
+    #[test]
+    fn what_the_kernels_do_follows_from_the_parameters() {
+        let plain = Sampling::default();
+        let warm = Sampling { temperature: 0.5, ..plain.clone() };
+        assert_eq!(does(plain.clone()), Some(CHOOSES));
+        assert_eq!(does(Sampling { logprobs: Some(0), ..plain.clone() }), Some(CHOOSES | WEIGHS));
+        // Greedy rows have no filters.
+        assert_eq!(does(Sampling { top_k: 5, top_p: 0.5, ..plain.clone() }), Some(CHOOSES));
+        assert_eq!(does(warm.clone()), Some(CHOOSES | WEIGHS | DRAWS));
+        assert_eq!(does(Sampling { min_p: 0.1, ..warm.clone() }), Some(CHOOSES | WEIGHS | DRAWS));
+        assert_eq!(does(Sampling { top_k: 5, top_p: 0.9, ..warm.clone() }), Some(CHOOSES | SELECTS));
+        assert_eq!(does(Sampling { top_p: 0.9, ..warm }), Some(CHOOSES | SELECTS | WEIGHS));
+        let row = Choice::of(&wanted(Sampling { logprobs: Some(3), ..plain }, None), 64);
+        assert!(choosing(&[None, row], false).selects && !choosing(&[None], true).chooses);
+    }
+
+    #[test]
+    fn rows_that_the_kernels_do_not_know_are_the_hosts() {
+        let plain = Sampling::default();
+        let hosts = [
+            Sampling { bias: vec![(1, 1.0)], ..plain.clone() },
+            Sampling { seen: vec![(1, 0, 1)], presence_penalty: 0.5, ..plain.clone() },
+            Sampling { logprobs: Some(1), listed: vec![3], ..plain.clone() },
+            Sampling { logprobs: Some(33), ..plain.clone() },
+            Sampling { logprobs: Some(1), untouched_logprobs: true, temperature: 0.5, ..plain.clone() },
+            Sampling { top_p: 0.0, ..plain.clone() },
+        ];
+        assert!(hosts.into_iter().all(|s| does(s).is_none()));
+        assert_eq!(does(Sampling { seen: vec![(1, 0, 1)], ..plain.clone() }), Some(CHOOSES));
+        assert_eq!(does(Sampling { listed: vec![3], ..plain.clone() }), Some(CHOOSES));
+        // A mask of another vocabulary is an error, which the host tells.
+        assert_eq!(Choice::of(&wanted(plain, Some(Arc::from([1, 2, 3]))), 64), None);
+        assert_eq!(Choice::of(&WantedRow { row: 0, sampling: None, mask: None, logits: true }, 64), None);
+    }
+
+    #[test]
+    fn a_mask_is_sent_once_as_long_as_rows_share_it() {
+        let of = |mask: &Arc<[u32]>| Choice::of(&wanted(Sampling::default(), Some(mask.clone())), 64);
+        let all: Vec<Arc<[u32]>> = (0..4).map(|i| Arc::from([i, i])).collect();
+        let none = Choice::of(&wanted(Sampling::default(), None), 64);
+        let mut masks = Masks::default();
+        let (first, new) = masks.place(&[of(&all[0]), none.clone(), of(&all[0])], 4);
+        assert_eq!((first[0], first[1], new.len()), (first[2], -1, 1));
+        let (second, new) = masks.place(&[of(&all[1]), of(&all[0]), of(&all[2])], 4);
+        assert_eq!((second[1], new.len()), (first[0], 2));
+        // Whatever lies there, a row finds its own mask where it is told to.
+        for turn in 0..20 {
+            let rows = [of(&all[turn % 4]), of(&all[(turn + 1) % 4]), of(&all[(turn * 3) % 4])];
+            let (at, _) = masks.place(&rows, 4);
+            for (row, place) in rows.iter().zip(at) {
+                let held = masks.held[place as usize].as_ref().expect("a mask");
+                assert!(Arc::ptr_eq(held, row.as_ref().and_then(|r| r.mask.as_ref()).expect("a mask")));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_tells_its_token_and_its_logit() {
+        for x in [0.0f32, -0.0, 1.5, -1.5, f32::MAX, f32::MIN_POSITIVE, -1e-40] {
+            let bits = x.to_bits();
+            let ascending = if bits >> 31 == 1 { !bits } else { bits ^ 1 << 31 };
+            let (id, logit) = alternative(u64::from(ascending) << 32 | u64::from(!7u32));
+            assert_eq!((id, logit.to_bits()), (7, bits));
+        }
+    }
+}

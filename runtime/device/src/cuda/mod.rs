@@ -9,7 +9,7 @@
 //! tables.rs    what a step brings: rows, page tables
 //! walk.rs      the programs of a bucket, start by start
 //! executor.rs  the step contract around it
-//! selftest.rs  every start against the interpreter
+//! selftest.rs  every start against the interpreter, and in selftest_choice.rs every choice against the host's sampler
 //! timeline.rs  how long every start of a step takes
 //! ```
 
@@ -20,6 +20,7 @@ mod load;
 mod made;
 mod ranks;
 mod selftest;
+mod selftest_choice;
 mod tables;
 mod timeline;
 mod walk;

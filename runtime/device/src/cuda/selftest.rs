@@ -7,6 +7,7 @@
 use super::executor::{Source, begin, load, staging};
 use super::made::Made;
 use super::ranks::Ranks;
+use super::selftest_choice::choices;
 use super::walk::{Counts, Loaded, Stage, graph_of_all, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -142,7 +143,10 @@ pub fn selftest(
         test.caches.iter_mut().for_each(|c| c.begin_step(of_row.clone()));
         test.step(bucket, counts).map_err(PrepareError::Device)?;
     }
-    Ok(test.verdicts)
+    let mut verdicts = test.verdicts;
+    let chosen = choices(&loaded, &mut staged, vocab, seed).map_err(PrepareError::Device)?;
+    verdicts.extend(chosen.map(|verdict| ("choice of tokens".to_owned(), verdict)));
+    Ok(verdicts)
 }
 
 struct Test<'a> {
