@@ -56,6 +56,16 @@ template <int VOCAB> DEVICE Line line_of(const float* logits, const u32* masks, 
   return Line{logits + (u64)row * VOCAB, own.mask < 0 ? nullptr : masks + (u64)own.mask * ((VOCAB + 31) / 32), best, own.temperature};
 }
 
+// The first number of low .. high for which `holds`, and for all behind it; high where there is none.
+template <class Holds> DEVICE u64 first_where(u64 low, u64 high, Holds holds) {
+  while (low < high) {
+    const u64 middle = low + (high - low) / 2;
+    if (holds(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
 // One number from all threads of a block, the same in all of them.
 template <int THREADS> struct Block {
   static constexpr int WARPS = THREADS / 32;
@@ -75,17 +85,25 @@ template <int THREADS> struct Block {
     return joined(x, [](u64 a, u64 b) { return a + b; });
   }
   static DEVICE u64 largest(u64 x) { return joined(x, larger_key); }
-};
 
-// The first number of low .. high for which `holds`, and for all behind it; high where there is none.
-template <class Holds> DEVICE u64 first_where(u64 low, u64 high, Holds holds) {
-  while (low < high) {
-    const u64 middle = low + (high - low) / 2;
-    if (holds(middle)) high = middle;
-    else low = middle + 1;
+  // Calls `take` in one thread with the first of begin .. end at which `before` and the sum of weights pass the goal, where there is one;
+  // each thread has `each` ids that follow each other.
+  template <class Weight, class Take> static DEVICE void passing(int begin, int each, int end, u64 before, double goal, Weight weight, Take take) {
+    const int first = begin + threadIdx.x * each, last = first + each < end ? first + each : end;
+    u64 run = 0;
+    for (int id = first; id < last; ++id) run += weight(id);
+    const int thread = (int)first_where(0, THREADS - 1, [&](u64 t) { return (double)(before + sum(threadIdx.x <= t ? run : 0)) > goal; });
+    u64 reached = before + sum((int)threadIdx.x < thread ? run : 0);
+    if ((int)threadIdx.x != thread) return;
+    for (int id = first; id < last; ++id) {
+      reached += weight(id);
+      if ((double)reached > goal) {
+        take(id);
+        return;
+      }
+    }
   }
-  return low;
-}
+};
 
 // Parts of a row, a block each, EACH numbers by thread; what blocks leave for the last of them has two words by part.
 template <int VOCAB, int THREADS, int EACH> struct Parts {
@@ -158,81 +176,101 @@ template <int VOCAB, int THREADS, int EACH> struct Parts {
     if ((own.does & DRAWS) == 0) return;
     drawn = has_part ? load_fresh(own_left + threadIdx.x * 2 + 1) : 0;
     const double goal = (double)Own::sum(drawn) * (double)own.coin;
-    // The part, then the thread's run, then the token in which the sum of weights in the order of ids passes the goal.
+    // The part, then the token, in which the sum of weights in the order of ids passes the goal.
     const int part = (int)first_where(0, PARTS - 1, [&](u64 p) { return (double)Own::sum(threadIdx.x <= p ? drawn : 0) > goal; });
     const u64 before = Own::sum((int)threadIdx.x < part ? drawn : 0);
-    const int begin = part * PART + threadIdx.x * EACH;
-    u64 run = 0;
-    for (int e = 0; e < EACH; ++e) run += begin + e < VOCAB ? kept(line.weight(line.at(begin + e))) : 0;
-    const auto passes = [&](u64 t) { return (double)(before + Own::sum(threadIdx.x <= t ? run : 0)) > goal; };
-    const int thread = (int)first_where(0, THREADS - 1, passes);
-    u64 reached = before + Own::sum((int)threadIdx.x < thread ? run : 0);
-    if ((int)threadIdx.x != thread) return;
-    for (int id = begin; id < begin + EACH && id < VOCAB; ++id) {
-      const float x = line.at(id);
-      reached += kept(line.weight(x));
-      if ((double)reached > goal) {
-        chosen[row].id = id;
-        chosen[row].logit = x;
-        return;
-      }
-    }
+    const auto weight = [&](int id) { return kept(line.weight(line.at(id))); };
+    const int begin = part * PART, end = begin + PART < VOCAB ? begin + PART : VOCAB;
+    Own::passing(begin, EACH, end, before, goal, weight, [&](int id) {
+      chosen[row].id = id;
+      chosen[row].logit = line.x[id];
+    });
   }
 };
 
-// Rows that are selected from, a block each. The most probable tokens, as far as LIST holds them, are searched in shared memory, and the
-// whole row where they do not do.
+// Rows that are selected from, a block each. Counts and weights by *bin*, which are steps below the best, say in which bin a threshold lies;
+// its tokens are brought to shared memory, and searched in the row where LIST does not hold them.
 template <int VOCAB, int THREADS, int LIST> struct Selected {
-  static constexpr int BINS = 2048, BINS_OF_ONE = 32, SHARED = LIST * 16;
+  static constexpr int BINS = 2048, BINS_OF_ONE = 32, SHARED = LIST * 16, WARPS = THREADS / 32, AHEAD = 8;
+  static constexpr int SEGMENT = (VOCAB + WARPS - 1) / WARPS;
   using Own = Block<THREADS>;
-
-  // Tokens that are looked through, by key and weight.
-  struct Source {
-    Line line;
-    const u64 *keys, *weights;
-    bool is_listed;
-    int count;
-    template <class Wanted> DEVICE u64 counts(Wanted wanted) const {
-      u64 n = 0;
-      if (is_listed)
-        for (int i = threadIdx.x; i < count; i += THREADS) n += wanted(keys[i]) ? 1 : 0;
-      else
-        for (int id = threadIdx.x; id < VOCAB; id += THREADS) n += wanted(key_of(line.at(id), id)) ? 1 : 0;
-      return Own::sum(n);
-    }
-    template <class Taken> DEVICE u64 weighs(Taken taken) const {
-      u64 sum = 0;
-      if (is_listed)
-        for (int i = threadIdx.x; i < count; i += THREADS) sum += taken(keys[i], weights[i]);
-      else
-        for (int id = threadIdx.x; id < VOCAB; id += THREADS) {
-          const float x = line.at(id);
-          sum += taken(key_of(x, id), line.weight(x));
-        }
-      return Own::sum(sum);
-    }
-    // The largest key below another.
-    DEVICE u64 below(u64 limit) const {
-      u64 best = 0;
-      const auto look = [&](u64 key) { best = key < limit ? larger_key(best, key) : best; };
-      if (is_listed)
-        for (int i = threadIdx.x; i < count; i += THREADS) look(keys[i]);
-      else
-        for (int id = threadIdx.x; id < VOCAB; id += THREADS) look(key_of(line.at(id), id));
-      return Own::largest(best);
-    }
-  };
 
   // How far below the best a logit is, in steps.
   static DEVICE int bin_of(float best, float x) {
     const float steps = (best - x) * (float)BINS_OF_ONE;
     return steps < (float)(BINS - 1) ? (int)steps : BINS - 1;
   }
+  // Every token that may be chosen, several loads ahead.
+  template <class Do> static DEVICE void each(const Line& line, Do what) {
+    for (int begin = threadIdx.x; begin < VOCAB; begin += THREADS * AHEAD) {
+      float x[AHEAD];
+#pragma unroll
+      for (int a = 0; a < AHEAD; ++a) x[a] = begin + a * THREADS < VOCAB ? line.at(begin + a * THREADS) : negated(infinity());
+#pragma unroll
+      for (int a = 0; a < AHEAD; ++a)
+        if (x[a] != negated(infinity())) what(begin + a * THREADS, x[a]);
+    }
+  }
+
+  // Tokens of the bins begin .. end by key and weight, in shared memory if there are no more than LIST.
+  struct Source {
+    Line line;
+    u64 *keys, *weights;
+    int begin, end, count;
+    bool is_listed;
+    DEVICE void gather(int first, int last, u64 of, u32* listed) {
+      begin = first;
+      end = last;
+      count = (int)of;
+      is_listed = of <= (u64)LIST;
+      __syncthreads();
+      if (threadIdx.x == 0) *listed = 0;
+      __syncthreads();
+      if (is_listed)
+        each(line, [&](int id, float x) {
+          if (!holds(x)) return;
+          const u32 place = count_up(listed);
+          keys[place] = key_of(x, id);
+          weights[place] = line.weight(x);
+        });
+      __syncthreads();
+    }
+    DEVICE bool holds(float x) const {
+      const int bin = bin_of(line.best, x);
+      return bin >= begin && bin < end;
+    }
+    template <class Do> DEVICE void tokens(Do what) const {
+      if (is_listed)
+        for (int i = threadIdx.x; i < count; i += THREADS) what(keys[i], weights[i]);
+      else
+        each(line, [&](int id, float x) {
+          if (holds(x)) what(key_of(x, id), line.weight(x));
+        });
+    }
+    // Of tokens whose key is no less than another: their number, or their weights.
+    DEVICE u64 counts(u64 least) const {
+      u64 n = 0;
+      tokens([&](u64 key, u64) { n += key >= least ? 1 : 0; });
+      return Own::sum(n);
+    }
+    DEVICE u64 weighs(u64 least) const {
+      u64 sum = 0;
+      tokens([&](u64 key, u64 weight) { sum += key >= least ? weight : 0; });
+      return Own::sum(sum);
+    }
+    // The largest key below another; 0 where there is none.
+    DEVICE u64 below(u64 limit) const {
+      u64 best = 0;
+      tokens([&](u64 key, u64) { best = key < limit ? larger_key(best, key) : best; });
+      return Own::largest(best);
+    }
+  };
 
   // Grid (rows).
   static DEVICE void run(const float* logits, const Choice* choices, const u32* masks, Chosen* chosen, u64* alternatives, int most_ranked) {
     DYNAMIC_SHARED(memory);
     __shared__ u32 bins[BINS];
+    __shared__ u64 masses[BINS];
     __shared__ u32 listed;
     wait_for_earlier();
     const int row = blockIdx.x;
@@ -241,68 +279,78 @@ template <int VOCAB, int THREADS, int LIST> struct Selected {
     const bool selects = (own.does & SELECTS) != 0;
     if ((!selects && own.ranked == 0) || found.id < 0) return;
     const Line line = line_of<VOCAB>(logits, masks, own, row, found.best);
-    u64 *keys = (u64*)memory, *weights = keys + LIST;
-    if (threadIdx.x == 0) listed = 0;
-    for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
+    for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0, masses[i] = 0;
     __syncthreads();
-    for (int id = threadIdx.x; id < VOCAB; id += THREADS) {
-      const float x = line.at(id);
-      if (x != negated(infinity())) count_up(bins + bin_of(found.best, x));
-    }
+    each(line, [&](int, float x) {
+      const int bin = bin_of(found.best, x);
+      count_up(bins + bin);
+      const u64 weight = selects ? line.weight(x) : 0;
+      if (weight != 0) add_up(masses + bin, weight);
+    });
     __syncthreads();
-    const auto up_to = [&](u64 bin) {
+    // In all bins before one.
+    const auto count = [&](u64 end) {
       u64 n = 0;
-      for (int i = threadIdx.x; i < BINS; i += THREADS) n += (u64)i <= bin ? bins[i] : 0;
+      for (int i = threadIdx.x; i < BINS; i += THREADS) n += (u64)i < end ? bins[i] : 0;
       return Own::sum(n);
     };
-    const u64 admissible = up_to(BINS - 1);
-    // As few bins as hold all that is needed; where nobody knows what is, as many as there is room for.
-    const bool is_open = selects && own.top_k == 0;
-    u64 needed = selects && own.top_k > own.ranked ? own.top_k : own.ranked;
-    needed = needed < admissible ? needed : admissible;
-    const u64 wished = is_open && admissible > LIST ? LIST : is_open ? admissible : needed;
-    u64 ends = first_where(0, BINS, [&](u64 bin) { return up_to(bin) >= wished; }) + 1;
-    if (up_to(ends - 1) > LIST) --ends;
-    for (int id = threadIdx.x; id < VOCAB; id += THREADS) {
-      const float x = line.at(id);
-      if (x == negated(infinity()) || (u64)bin_of(found.best, x) >= ends) continue;
-      const u32 place = count_up(&listed);
-      keys[place] = key_of(x, id);
-      weights[place] = line.weight(x);
-    }
-    __syncthreads();
-    Source source{line, keys, weights, listed >= needed, (int)listed};
-
-    u64 last = ~0ull;
-    for (u32 rank = 0; rank < own.ranked && rank < (u32)most_ranked; ++rank) {
-      last = source.below(last);
-      if (threadIdx.x == 0) alternatives[(u64)row * most_ranked + rank] = last;
+    const auto mass = [&](u64 end) {
+      u64 sum = 0;
+      for (int i = threadIdx.x; i < BINS; i += THREADS) sum += (u64)i < end ? masses[i] : 0;
+      return Own::sum(sum);
+    };
+    const u64 admissible = count(BINS);
+    Source source{line, (u64*)memory, (u64*)memory + LIST, 0, 0, 0, false};
+    if (own.ranked > 0) {
+      const u64 needed = own.ranked < admissible ? own.ranked : admissible;
+      const int end = (int)first_where(1, BINS, [&](u64 bin) { return count(bin) >= needed; });
+      source.gather(0, end, count(end), &listed);
+      u64 last = ~0ull;
+      for (u32 rank = 0; rank < own.ranked && rank < (u32)most_ranked; ++rank) {
+        last = source.below(last);
+        if (threadIdx.x == 0) alternatives[(u64)row * most_ranked + rank] = last;
+      }
     }
     if (!selects) return;
 
     // Kept is what has no smaller key than `least`; none has a larger one than the best would have with the first id.
     const u64 most = key_of(found.best + 0.0f, 0);
-    u64 least = 0, all = found.total;
-    if (own.top_k > 0) {
-      const auto enough = [&](u64 negative) { return source.counts([&](u64 key) { return key != 0 && key >= ~negative; }) >= own.top_k; };
-      if (own.top_k < admissible) least = ~first_where(~most, ~0ull, enough);
-      all = source.weighs([&](u64 key, u64 weight) { return key >= least ? weight : 0; });
+    u64 least = 0, all = mass(BINS);
+    int edge = BINS;  // the bin in which top-k cuts
+    if (own.top_k > 0 && own.top_k < admissible) {
+      edge = (int)first_where(1, BINS, [&](u64 bin) { return count(bin) >= own.top_k; }) - 1;
+      source.gather(edge, edge + 1, bins[edge], &listed);
+      const u64 before = count(edge);
+      least = ~first_where(~most, ~0ull, [&](u64 negative) { return before + source.counts(~negative) >= own.top_k; });
+      all = mass(edge) + source.weighs(least);
     }
     if (own.top_p < 1.0f) {
       const double goal = (double)all * (double)own.top_p;
-      const auto enough = [&](u64 negative) { return (double)source.weighs([&](u64 key, u64 weight) { return key >= ~negative ? weight : 0; }) >= goal; };
-      if (source.is_listed && !enough(~0ull)) source.is_listed = false;
-      least = ~first_where(~most, ~least, enough);
+      const int last = edge < BINS ? edge : BINS - 1;
+      const int at = (int)first_where(0, last, [&](u64 bin) { return (double)mass(bin + 1) >= goal; });
+      if (at != edge) source.gather(at, at + 1, bins[at], &listed);
+      const u64 before = mass(at);
+      least = ~first_where(~most, ~least, [&](u64 negative) { return (double)(before + source.weighs(~negative)) >= goal; });
     }
     const double floor = (double)own.min_p * WEIGHT_UNITS;
-    const auto drawn = [&](u64 limit) {
-      return (double)source.weighs([&](u64 key, u64 weight) { return key >= least && (double)weight >= floor && (u64)id_of(key) < limit ? weight : 0; });
+    const auto kept = [&](int id) {
+      const float x = id < VOCAB ? line.at(id) : negated(infinity());
+      const u64 weight = line.weight(x);
+      return x != negated(infinity()) && key_of(x, id) >= least && (double)weight >= floor ? weight : 0;
     };
-    const double goal = drawn(VOCAB) * (double)own.coin;
-    const int id = (int)first_where(0, VOCAB, [&](u64 id) { return drawn(id + 1) > goal; });
-    if (threadIdx.x != 0 || id == VOCAB) return;
-    chosen[row].id = id;
-    chosen[row].logit = line.x[id];
+    // The warp's segment, then the token.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u64 part = 0;
+#pragma unroll 8
+    for (int i = lane; i < SEGMENT; i += 32) part += warp * SEGMENT + i < VOCAB ? kept(warp * SEGMENT + i) : 0;
+    const double goal = (double)Own::sum(part) * (double)own.coin;
+    const int segment = (int)first_where(0, WARPS - 1, [&](u64 w) { return (double)Own::sum((u64)warp <= w ? part : 0) > goal; });
+    const u64 before = Own::sum(warp < segment ? part : 0);
+    const int begin = segment * SEGMENT, end = begin + SEGMENT < VOCAB ? begin + SEGMENT : VOCAB;
+    Own::passing(begin, (SEGMENT + THREADS - 1) / THREADS, end, before, goal, kept, [&](int id) {
+      chosen[row].id = id;
+      chosen[row].logit = line.x[id];
+    });
   }
 };
 

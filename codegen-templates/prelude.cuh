@@ -119,8 +119,9 @@ template <int N> DEVICE void more_registers() { asm volatile("setmaxnreg.inc.syn
 // Tickets between blocks: what a block wrote before `take_ticket` is seen by a block whose ticket is later.
 DEVICE void publish() { __threadfence(); }
 DEVICE u32 take_ticket(u32* counter) { return atomicAdd(counter, 1u); }
-// Counts in shared memory; gives what was there.
+// Counts and sums in shared memory; the first gives what was there.
 DEVICE u32 count_up(u32* counter) { return atomicAdd(counter, 1u); }
+DEVICE void add_up(u64* sum, u64 x) { atomicAdd(sum, x); }
 // Lanes of the warp that hold the same number, and what is in such a set.
 DEVICE u32 lanes_with(int x) { return __match_any_sync(0xffffffffu, x); }
 DEVICE int lowest_lane(u32 lanes) { return __ffs(lanes) - 1; }

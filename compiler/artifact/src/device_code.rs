@@ -3,6 +3,7 @@
 //! A region is one or more *starts*, in order: values that only pass between them lie in scratch memory behind the plan's
 //! arena. Which buffer, weight or number a parameter is follows from plan, weight memory and instance.
 
+use crate::tuning::Alternative;
 use ir::ValueId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -95,6 +96,9 @@ pub struct RegionCode {
     /// Starts in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<Start>,
+    /// Other kernels for starts, to be timed on a device; the start's own is among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
 }
 
 /// A value that passes from one start of a region to a later one.

@@ -46,12 +46,8 @@ pub fn units(vocab: u64) -> [Unit; 4] {
         threads: SELECTING,
         bytes: LISTED * 16,
     };
-    let of_step = Own {
-        name: "Placed".to_owned(),
-        holds: format!("Own::THREADS == {PLACING}"),
-        threads: PLACING,
-        bytes: 0,
-    };
+    let of_step =
+        Own { name: "Placed".to_owned(), holds: format!("Own::THREADS == {PLACING}"), threads: PLACING, bytes: 0 };
     let row = "const float* logits, const Choice* choices, const u32* masks, Chosen* chosen";
     let left = format!("{row}, u64* left, u32* tickets");
     let ranked = format!("{row}, u64* alternatives, const int most_ranked");

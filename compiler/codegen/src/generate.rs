@@ -1,7 +1,7 @@
 //! All kernels of a compilation as text.
 
 use crate::choices;
-use crate::machine::Machine;
+use crate::machine::{Machine, Tune};
 use crate::region::{self, Unit};
 use artifact::{ChoiceCode, GraphCode, RegionCode};
 use ir::{KernelModule, Plan};
@@ -83,6 +83,11 @@ impl Generated {
 
 /// Generates the kernels of every region for a device.
 pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generated {
+    generate_tuned(module, plan, machine, Tune::default())
+}
+
+/// The same with what was measured on the device, or with all that is to be measured.
+pub fn generate_tuned(module: &KernelModule, plan: &Plan, machine: Machine, tune: Tune<'_>) -> Generated {
     let mut out = Generated::default();
     let mut known: HashMap<Unit, usize> = HashMap::new();
     for entry in &module.entries {
@@ -91,7 +96,7 @@ pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generat
             let mut code = GraphCode { name: kernels.name.clone(), regions: Vec::new() };
             let mut sorted = Vec::new();
             for region in &kernels.regions {
-                match region::starts(module, plan, machine, kernels, region, &mut sorted) {
+                match region::starts(module, plan, (machine, tune), kernels, region, &mut sorted) {
                     Ok(draft) => code.regions.push(draft.coded(|unit| number(&mut out.sources, &mut known, unit))),
                     Err(fact) => {
                         code.regions.push(RegionCode::default());

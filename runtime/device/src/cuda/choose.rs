@@ -66,7 +66,7 @@ impl Choice {
         if !is_greedy {
             does |= if s.top_k > 0 || s.top_p < 1.0 { SELECTS } else { DRAWS | WEIGHS };
         }
-        if s.logprobs.is_some() || (does & SELECTS != 0 && s.top_k == 0) {
+        if s.logprobs.is_some() {
             does |= WEIGHS;
         }
         Some(Choice {
@@ -107,7 +107,8 @@ impl Masks {
         self.held.resize(places, None);
         let of = |row: &Option<Choice>| row.as_ref().and_then(|c| c.mask.clone());
         let masks: Vec<Option<Arc<[u32]>>> = rows.iter().map(of).collect();
-        let is_held = |held: &Option<Arc<[u32]>>, mask: &Arc<[u32]>| held.as_ref().is_some_and(|h| Arc::ptr_eq(h, mask));
+        let is_held =
+            |held: &Option<Arc<[u32]>>, mask: &Arc<[u32]>| held.as_ref().is_some_and(|h| Arc::ptr_eq(h, mask));
         let wanted = |held: &Option<Arc<[u32]>>| masks.iter().flatten().any(|mask| is_held(held, mask));
         let mut free: Vec<usize> = (0..places).filter(|place| !wanted(&self.held[*place])).collect();
         let (mut at, mut new) = (Vec::with_capacity(rows.len()), Vec::new());
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(does(warm.clone()), Some(CHOOSES | WEIGHS | DRAWS));
         assert_eq!(does(Sampling { min_p: 0.1, ..warm.clone() }), Some(CHOOSES | WEIGHS | DRAWS));
         assert_eq!(does(Sampling { top_k: 5, top_p: 0.9, ..warm.clone() }), Some(CHOOSES | SELECTS));
-        assert_eq!(does(Sampling { top_p: 0.9, ..warm }), Some(CHOOSES | SELECTS | WEIGHS));
+        assert_eq!(does(Sampling { top_p: 0.9, ..warm }), Some(CHOOSES | SELECTS));
         let row = Choice::of(&wanted(Sampling { logprobs: Some(3), ..plain }, None), 64);
         assert!(choosing(&[None, row], false).selects && !choosing(&[None], true).chooses);
     }

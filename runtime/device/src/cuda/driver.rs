@@ -531,8 +531,12 @@ impl Staging {
         let mark = device.mark()?;
         let start = match bytes {
             0 => std::ptr::null_mut(),
-            // SAFETY: nothing reads the memory before it is written.
-            n => unsafe { result::malloc_host(n, 0) }.map_err(text(&format!("{n} bytes that the device copies")))?.cast(),
+            // SAFETY: as many bytes are set to 0 as there are, before anything reads them.
+            n => unsafe {
+                let found = result::malloc_host(n, 0).map_err(text(&format!("{n} bytes that the device copies")))?;
+                std::ptr::write_bytes(found.cast::<u8>(), 0, n);
+                found.cast()
+            },
         };
         Ok(Staging { device: device.clone(), start, bytes, used: 0, mark, is_marked: true })
     }
@@ -556,19 +560,44 @@ impl Staging {
     /// Has bytes written to memory of the device, behind everything that was started. What finds no room here is written all the same,
     /// and the host may have to wait for it.
     pub fn send(&mut self, to: &Memory, at: usize, bytes: &[u8]) -> Result<(), String> {
-        let address = to.check(at, bytes.len())?;
-        if bytes.is_empty() {
+        to.check(at, bytes.len())?;
+        let Some(own) = self.piece(bytes.len()) else { return to.write(at, bytes) };
+        self.send_piece(own, to, at, bytes.len(), |piece| piece.copy_from_slice(bytes))
+    }
+
+    /// The same for bytes that `make` writes to where the device copies them from. They must find room.
+    pub fn send_made(
+        &mut self,
+        to: &Memory,
+        at: usize,
+        len: usize,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Result<(), String> {
+        to.check(at, len)?;
+        let own = self.piece(len).ok_or_else(|| format!("{len} bytes find no room among {}", self.bytes))?;
+        self.send_piece(own, to, at, len, make)
+    }
+
+    fn send_piece(
+        &mut self,
+        own: usize,
+        to: &Memory,
+        at: usize,
+        len: usize,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Result<(), String> {
+        if len == 0 {
             return Ok(());
         }
-        let Some(own) = self.piece(bytes.len()) else { return to.write(at, bytes) };
+        let address = to.check(at, len)?;
         self.device.enter()?;
+        // SAFETY: the range lies inside the memory, whose bytes were set to 0 at first, and no copy of it is under way: `piece` gives
+        // it out once between two `begin`.
+        let piece = unsafe { std::slice::from_raw_parts_mut(self.start.add(own), len) };
+        make(piece);
         // SAFETY: both ranges lie inside; the piece is not touched again before `begin` has waited for the copy.
-        unsafe {
-            let piece = std::slice::from_raw_parts_mut(self.start.add(own), bytes.len());
-            piece.copy_from_slice(bytes);
-            result::memcpy_htod_async(address, piece, self.device.inner.stream)
-        }
-        .map_err(text("a copy to the device"))
+        unsafe { result::memcpy_htod_async(address, piece, self.device.inner.stream) }
+            .map_err(text("a copy to the device"))
     }
 
     /// Has bytes of the device's memory brought here, behind everything that was started; gives the place where they will be.

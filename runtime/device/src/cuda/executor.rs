@@ -22,12 +22,12 @@ use crate::finish::{Done, facts};
 use crate::prepare::{POSITIONS, RESULT, TOKENS, WANTED, result_width, tokens_end};
 use crate::probe::{Probe, ProbeError, Probed, Tensor};
 use crate::store::WeightStore;
-use artifact::{Artifact, DeviceCode};
+use artifact::{Artifact, DeviceCode, Product};
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket, answer_beside};
 use indexmap::IndexMap;
 use ir::RowsPerSequence;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Most steps in flight.
 const MOST_FLIGHTS: usize = 2;
@@ -172,6 +172,7 @@ fn one(
         picks,
         early: Cell::new(false),
         checks: Cell::new(false),
+        shares: Cell::new(None),
         kernels: kernels(&opened, &code)?,
         weights: match source {
             Source::Store(store) => Weights::load(&opened, artifact, *store, rank)?,
@@ -253,6 +254,31 @@ impl CudaExecutor {
         let timed = timeline(&self.ranks, bucket, counts, choosing(&started.rows, false)).map_err(StepError::Device);
         self.staging.push(started.staging);
         timed
+    }
+
+    /// Runs a step start by start with every number of shares that a product has a kernel for; gives products, shares and microseconds.
+    pub fn product_micros(&mut self, step: &Step) -> Result<Vec<(Product, u64, f32)>, StepError> {
+        let Some(first) = self.ranks.first() else { return Ok(Vec::new()) };
+        let regions = first.code.entries.iter().flatten().flat_map(|g| &g.regions);
+        let all: Vec<artifact::Alternative> = regions.flat_map(|r| r.alternatives.iter().cloned()).collect();
+        let name =
+            |a: &artifact::Alternative| Some((first.code.kernels.get(a.kernel)?.name.clone(), (a.product, a.shares)));
+        let known: HashMap<String, (Product, u64)> = all.iter().filter_map(name).collect();
+        let numbers: BTreeSet<u64> = all.iter().map(|a| a.shares).collect();
+        let mut found = Vec::new();
+        for shares in numbers {
+            self.ranks.iter().for_each(|r| r.shares.set(Some(shares)));
+            let timed = self.timeline(step);
+            self.ranks.iter().for_each(|r| r.shares.set(None));
+            let of = |t: Timed| known.get(&t.kernel).map(|(product, shares)| (*product, *shares, t.micros));
+            found.extend(timed?.into_iter().filter_map(of));
+        }
+        Ok(found)
+    }
+
+    /// Name of the first rank's device.
+    pub fn device(&self) -> String {
+        self.ranks.first().map_or_else(String::new, |r| r.device.name().to_owned())
     }
 
     /// Runs a step as a recording, once it has run so; gives the microseconds that the device takes, without the host's work and without
@@ -483,9 +509,8 @@ impl Executor for CudaExecutor {
         }
         self.settle(&mut step)?;
         let started = self.start(&step)?;
-        let needs_logits = |(w, row): (&engine::WantedRow, &Option<Choice>)| {
-            w.logits || (w.sampling.is_some() && row.is_none())
-        };
+        let needs_logits =
+            |(w, row): (&engine::WantedRow, &Option<Choice>)| w.logits || (w.sampling.is_some() && row.is_none());
         if step.wanted.iter().zip(&started.rows).any(needs_logits) {
             let logits = self.logits(&step, &started).map_err(StepError::Device)?;
             // A fault of another rank is this step's.

@@ -20,12 +20,7 @@ const FILLS: usize = 16;
 
 /// Runs a step on all ranks, with a mark behind each start of the first. Starts do not overlap, so the sum is more than a step takes.
 /// The choice of tokens is one start here.
-pub fn timeline(
-    ranks: &[Loaded],
-    bucket: usize,
-    counts: Counts,
-    choosing: Choosing,
-) -> Result<Vec<Timed>, String> {
+pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts, choosing: Choosing) -> Result<Vec<Timed>, String> {
     let first = ranks.first().ok_or("no rank runs")?;
     for _ in 0..FILLS {
         first.arena.fill(first.scratch, first.arena.bytes() - first.scratch, 0)?;
@@ -55,7 +50,8 @@ pub fn timeline(
                 first.early.set(false);
                 first.start(stage, code, start, counts)?;
                 marks.push(first.device.mark()?);
-                let kernel = first.code.kernels.get(start.kernel).map(|k| k.name.clone()).unwrap_or_default();
+                let kernel =
+                    first.code.kernels.get(first.kernel_of(code, start)).map(|k| k.name.clone()).unwrap_or_default();
                 timed.push(Timed { region: format!("{} {name}", stage.graph.name), kernel, micros: 0.0 });
             }
         }

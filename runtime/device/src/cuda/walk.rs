@@ -47,6 +47,8 @@ pub struct Loaded {
     pub early: Cell<bool>,
     /// Whether kernels also write what only a check reads.
     pub checks: Cell<bool>,
+    /// Shares of sums, where kernels of another number than the plan's are timed.
+    pub shares: Cell<Option<u64>>,
 }
 
 /// Rows of a step.
@@ -167,10 +169,19 @@ impl Loaded {
         format!("kernel `{kernel}` of region `{region}` in graph `{}`: {error}", stage.graph.name)
     }
 
+    /// The kernel of a start: its own, or the one with the shares that are timed.
+    pub fn kernel_of(&self, region: &RegionCode, start: &Start) -> usize {
+        let timed = self.shares.get().and_then(|shares| {
+            let own = region.starts.iter().position(|s| std::ptr::eq(s, start))?;
+            region.alternatives.iter().find(|a| a.start == own && a.shares == shares)
+        });
+        timed.map_or(start.kernel, |a| a.kernel)
+    }
+
     /// Runs one start of a region.
     pub fn start(&self, stage: &Stage<'_>, region: &RegionCode, start: &Start, counts: Counts) -> Result<(), String> {
-        let (kernel, code) =
-            self.kernels.get(start.kernel).zip(self.code.kernels.get(start.kernel)).ok_or("no kernel")?;
+        let index = self.kernel_of(region, start);
+        let (kernel, code) = self.kernels.get(index).zip(self.code.kernels.get(index)).ok_or("no kernel")?;
         let blocks = |b: &Blocks| -> Result<u32, String> {
             let units = counts.of(b.rows.as_deref())? as u64 * b.factor;
             u32::try_from(units.div_ceil(b.per_block.max(1))).map_err(|_| "more blocks than a start has".to_owned())
