@@ -218,3 +218,39 @@ fn translate(
     }
     Ok(pages)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Rows of a sequence each, without a cache.
+    fn checked(tokens: &[i32], choices: usize) -> Result<(), String> {
+        let facts = ExecutorFacts {
+            vocab: 8,
+            max_tokens: 4,
+            max_sequences: 4,
+            max_wanted: 4,
+            kv: Vec::new(),
+            pool_pages: Vec::new(),
+            shared_bytes: None,
+            takes_choices: true,
+            draft: None,
+        };
+        let rows = |start| engine::SequenceRows { start, len: 1, pages: Arc::default() };
+        let step = Step {
+            tokens: tokens.to_vec(),
+            positions: vec![5; tokens.len()],
+            sequences: (0..tokens.len()).map(rows).collect(),
+            ..Step::default()
+        };
+        check_behind(&step, &facts, 8, 0, choices).map(drop).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn rows_stand_for_choices_that_the_step_before_makes() {
+        assert_eq!(checked(&[7, -1, -3], 3), Ok(()));
+        assert_eq!(checked(&[-4], 3), Err("step refused: row 0 has token -4, the model knows 0 to 7".to_owned()));
+        assert!(checked(&[-1], 0).is_err() && checked(&[8], 9).is_err() && checked(&[i32::MIN], 9).is_err());
+    }
+}
