@@ -22,6 +22,7 @@ struct Inner {
     stream: sys::CUstream,
     name: String,
     arch: (i32, i32),
+    is_blocking: bool,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread; each call makes the context current first.
@@ -162,7 +163,7 @@ impl Mark {
         match unsafe { result::event::query(self.event) } {
             Ok(()) => Ok(true),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(text("a kernel ended in a fault")(error)),
+            Err(error) => Err(text(SOME_KERNEL)(error)),
         }
     }
 
@@ -170,7 +171,7 @@ impl Mark {
     pub fn wait(&self) -> Result<(), String> {
         self.device.enter()?;
         // SAFETY: the event is alive.
-        unsafe { result::event::synchronize(self.event) }.map_err(text("a kernel ended in a fault"))
+        unsafe { result::event::synchronize(self.event) }.map_err(text(SOME_KERNEL))
     }
 
     /// Microseconds on the device from this mark to a later one; both have been reached.
@@ -245,6 +246,11 @@ impl Argument {
     }
 }
 
+/// The driver's own switch: whether every start ends before the next, so that a fault is told where it happens.
+const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING";
+/// What is said where several kernels may have failed.
+const SOME_KERNEL: &str = "a kernel ended in a fault (with CUDA_LAUNCH_BLOCKING=1 the error names it)";
+
 fn text(what: &str) -> impl FnOnce(DriverError) -> String + '_ {
     move |error| {
         let name = error.error_string().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
@@ -277,7 +283,8 @@ impl Device {
             context
         };
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(text("no stream"))?;
-        Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch }) })
+        let is_blocking = std::env::var_os(BLOCKING).is_some_and(|on| on == "1");
+        Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch, is_blocking }) })
     }
 
     /// How many devices there are.
@@ -304,6 +311,11 @@ impl Device {
     /// Name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// Whether every start ends before the next, as the environment asks for.
+    pub fn is_blocking(&self) -> bool {
+        self.inner.is_blocking
     }
 
     /// Compute capability: major, minor.
@@ -383,7 +395,7 @@ impl Device {
         }
     }
 
-    /// Starts a kernel behind everything that was started before.
+    /// Starts a kernel behind everything that was started before, and waits for it where the environment asks for that.
     pub fn start(&self, kernel: &Kernel, shape: Shape, arguments: &[Argument]) -> Result<(), String> {
         let given: Vec<usize> = arguments.iter().map(|a| a.bytes()).collect();
         if given != kernel.sizes {
@@ -413,7 +425,8 @@ impl Device {
         // copies them.
         unsafe { sys::cuLaunchKernelEx(&config, kernel.function, params.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
-            .map_err(text("a kernel does not start"))
+            .map_err(text("a kernel does not start"))?;
+        if self.inner.is_blocking { self.wait() } else { Ok(()) }
     }
 
     /// Records what `work` starts, without running it. It may start kernels and copies on the device, nothing else.
@@ -454,7 +467,7 @@ impl Device {
     pub fn wait(&self) -> Result<(), String> {
         self.enter()?;
         // SAFETY: the stream is alive.
-        unsafe { result::stream::synchronize(self.inner.stream) }.map_err(text("a kernel ended in a fault"))
+        unsafe { result::stream::synchronize(self.inner.stream) }.map_err(text(SOME_KERNEL))
     }
 }
 

@@ -364,7 +364,10 @@ impl CudaExecutor {
         };
         let output = answer_beside(&step, |at| logits.get(at).map_or(&[], Vec::as_slice), chosen);
         self.staging.push(started.staging);
-        self.spare.push(step);
+        // Not everybody asks for them.
+        if self.spare.len() < MOST_FLIGHTS {
+            self.spare.push(step);
+        }
         Ok(output)
     }
 
@@ -425,8 +428,8 @@ impl CudaExecutor {
     fn start_all(&mut self, index: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
         let ranks = &self.ranks;
         let bucket = ranks.first().ok_or("no rank runs")?.bucket(index)?;
-        // Ranks of one device wait for each other from here, which cannot be recorded.
-        let is_alone = ranks.iter().all(|r| r.crowd == 1);
+        // Ranks of one device wait for each other from here, and so does who looks for a fault; that cannot be recorded.
+        let is_alone = ranks.iter().all(|r| r.crowd == 1 && !r.device.is_blocking());
         let recurs = is_alone && bucket.bucket.rows != RowsPerSequence::Ragged;
         let recordings = match self.recordings.get_mut(&(index, counts, choosing)) {
             Some(Some(recordings)) => recordings,

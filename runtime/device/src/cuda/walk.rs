@@ -165,8 +165,16 @@ impl Loaded {
 
     fn title(&self, stage: &Stage<'_>, region: usize, start: &Start, error: &str) -> String {
         let kernel = self.code.kernels.get(start.kernel).map_or("?", |k| k.name.as_str());
-        let region = stage.graph.regions.get(region).map_or("?", |r| r.name.as_str());
-        format!("kernel `{kernel}` of region `{region}` in graph `{}`: {error}", stage.graph.name)
+        let graph = &stage.graph.graph;
+        let region = stage.graph.regions.get(region);
+        let name = region.map_or("?", |r| r.name.as_str());
+        // What a region computes last is what it is for.
+        let spans = region.iter().flat_map(|r| r.values.iter().rev()).filter_map(|v| graph.node(*v).span);
+        let place = spans.filter_map(|span| Some((self.facts.files.get(span.file as usize)?, span))).next();
+        let place = place.map_or(String::new(), |(file, span)| {
+            format!(", which means bytes {} to {} of `{file}`", span.start, span.end)
+        });
+        format!("kernel `{kernel}` of region `{name}` in graph `{}`{place}: {error}", stage.graph.name)
     }
 
     /// The kernel of a start: its own, or the one with the shares that are timed.
