@@ -72,14 +72,15 @@ fn the_same_text_is_one_kernel_whichever_regions_start_it() {
 #[test]
 fn products_are_packed_to_be_timed_and_take_what_was_measured() {
     let (stages, machine) = (compiled("llama.toml", "h200-bf16"), machine("h200-bf16"));
-    let made = |tune| generate_tuned(&stages.kernels, &stages.plan, machine, tune);
+    let made =
+        |tuning: Option<&Tuning>, packs| generate_tuned(&stages.kernels, &stages.plan, machine, Tune { tuning, packs });
     let alternatives = |made: &Generated| -> Vec<Alternative> {
         made.entries.iter().flatten().flat_map(|g| &g.regions).flat_map(|r| r.alternatives.clone()).collect()
     };
     let starts = |made: &Generated| -> Vec<usize> {
         made.entries.iter().flatten().flat_map(|g| &g.regions).map(|r| r.starts.len()).collect()
     };
-    let (plain, packed) = (made(Tune::default()), made(Tune { tuning: None, packs: true }));
+    let (plain, packed) = (made(None, false), made(None, true));
     assert_eq!((alternatives(&plain), starts(&plain)), (Vec::new(), starts(&packed)));
     let mut shares: BTreeMap<Product, BTreeSet<u64>> = BTreeMap::new();
     for a in alternatives(&packed) {
@@ -94,9 +95,9 @@ fn products_are_packed_to_be_timed_and_take_what_was_measured() {
             all.iter().map(|n| ((*product, *n), vec![slope * *n as f64])).collect::<Vec<_>>()
         };
         let tuning = Tuning::of("sm_90a", "a device", shares.iter().flat_map(of).collect());
-        let tuned = made(Tune { tuning: Some(&tuning), packs: false });
+        let tuned = made(Some(&tuning), false);
         assert_eq!(starts(&tuned), starts(&plain));
-        let kept = made(Tune { tuning: Some(&tuning), packs: true });
+        let kept = made(Some(&tuning), true);
         for a in alternatives(&kept).iter().filter(|a| a.shares == if slope > 0.0 { 1 } else { 8 }) {
             assert!(kept.entries.iter().flatten().flat_map(|g| &g.regions).any(|r| {
                 r.starts.get(a.start).is_some_and(|s| s.kernel == a.kernel) && r.alternatives.contains(a)
@@ -110,7 +111,7 @@ fn products_are_packed_to_be_timed_and_take_what_was_measured() {
 /// Tokens are chosen from the whole logits of a row, on every rank.
 #[test]
 fn logits_have_kernels_that_choose_from_them() {
-    for (spec, mesh, vocab) in [("beam-nano.toml", "tp=2", 2048), ("beam.toml", "tp=8", 151_936)] {
+    for (spec, mesh, vocab) in [("beam-nano.toml", "tp=2", 2048u64), ("beam.toml", "tp=8", 151_936)] {
         let stages = on_mesh(spec, "h200-bf16", mesh);
         let made = generate(&stages.kernels, &stages.plan, machine("h200-bf16"));
         let choice = made.choice.as_ref().expect("kernels that choose");

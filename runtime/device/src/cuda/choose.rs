@@ -38,7 +38,7 @@ pub struct Choosing {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     does: u32,
-    mask: Option<Arc<[u32]>>,
+    mask: Option<Mask>,
     temperature: f32,
     top_k: u32,
     top_p: f32,
@@ -95,21 +95,23 @@ pub fn choosing(rows: &[Option<Choice>], places: bool) -> Choosing {
     Choosing { places, chooses: any(CHOOSES), weighs: any(WEIGHS), selects }
 }
 
+/// Tokens that may be chosen, a bit for each.
+type Mask = Arc<[u32]>;
+
 /// Which mask lies where on the device; most rows of most steps share one, which is sent once.
 #[derive(Debug, Default)]
 pub struct Masks {
-    held: Vec<Option<Arc<[u32]>>>,
+    held: Vec<Option<Mask>>,
 }
 
 impl Masks {
     /// Places of the rows' masks among `places`, of which there is one for each row at least, and those masks that are not there yet.
-    fn place(&mut self, rows: &[Option<Choice>], places: usize) -> (Vec<i32>, Vec<(usize, Arc<[u32]>)>) {
+    fn place(&mut self, rows: &[Option<Choice>], places: usize) -> (Vec<i32>, Vec<(usize, Mask)>) {
         self.held.resize(places, None);
         let of = |row: &Option<Choice>| row.as_ref().and_then(|c| c.mask.clone());
-        let masks: Vec<Option<Arc<[u32]>>> = rows.iter().map(of).collect();
-        let is_held =
-            |held: &Option<Arc<[u32]>>, mask: &Arc<[u32]>| held.as_ref().is_some_and(|h| Arc::ptr_eq(h, mask));
-        let wanted = |held: &Option<Arc<[u32]>>| masks.iter().flatten().any(|mask| is_held(held, mask));
+        let masks: Vec<Option<Mask>> = rows.iter().map(of).collect();
+        let is_held = |held: &Option<Mask>, mask: &Mask| held.as_ref().is_some_and(|h| Arc::ptr_eq(h, mask));
+        let wanted = |held: &Option<Mask>| masks.iter().flatten().any(|mask| is_held(held, mask));
         let mut free: Vec<usize> = (0..places).filter(|place| !wanted(&self.held[*place])).collect();
         let (mut at, mut new) = (Vec::with_capacity(rows.len()), Vec::new());
         for mask in &masks {

@@ -59,7 +59,7 @@ fn made(seed: u64, number: u64, vocab: usize) -> Made {
     }
     let words = 0..vocab.div_ceil(32) as u64;
     let mask: Arc<[u32]> = words.map(|w| (draw(5 * vocab as u64 + w) * 4294967296.0) as u32).collect();
-    let is_drawn = number % 4 != 0;
+    let is_drawn = !number.is_multiple_of(4);
     let sampling = Sampling {
         temperature: if is_drawn { pick(&[1.0, 0.7, 2.0, 0.1], own + 1) } else { 0.0 },
         top_k: if is_drawn { pick(&[0.0, 0.0, 1.0, 20.0, 300.0, 6000.0], own + 2) as u32 } else { 0 },
