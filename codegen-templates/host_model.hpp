@@ -233,6 +233,7 @@ DEVICE u32 to_bits(float x) { u32 u; memcpy(&u, &x, 4); return u; }
 DEVICE float quotient(float a, float b) { return a / b; }
 DEVICE float root(float a) { return std::sqrt(a); }
 DEVICE float fused(float a, float b, float c) { return std::fma(a, b, c); }
+DEVICE u64 whole(float x) { return (u64)std::nearbyint(x); }
 DEVICE u16 bf16_bits(float x) {
   const u32 u = to_bits(x);
   if (x != x) return 0x7fff;
@@ -259,8 +260,11 @@ DEVICE int lowest_lane(u32 lanes) { return __builtin_ffs((int)lanes) - 1; }
 DEVICE int lanes_in(u32 lanes) { return __builtin_popcount(lanes); }
 DEVICE void publish() {}
 DEVICE u32 take_ticket(u32* counter) { return (*counter)++; }
+DEVICE u32 count_up(u32* counter) { return (*counter)++; }
+DEVICE void add_up(u64* sum, u64 x) { *sum += x; }
 DEVICE float load_fresh(const float* p) { return *p; }
 DEVICE int load_fresh(const int* p) { return *p; }
+DEVICE u64 load_fresh(const u64* p) { return *p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) { memcpy(x, p, sizeof x); }
 
 // Ranks are processes; how far each is stands in memory that they share.

@@ -22,6 +22,8 @@ DEVICE u32 to_bits(float x) { return __float_as_uint(x); }
 DEVICE float quotient(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float root(float a) { return __fsqrt_rn(a); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// The nearest whole number, the even one of two; `x` is no less than 0.
+DEVICE u64 whole(float x) { return __float2ull_rn(x); }
 
 // Nearest even; subnormals stay; a NaN stays one.
 DEVICE u16 bf16_bits(float x) {
@@ -117,6 +119,9 @@ template <int N> DEVICE void more_registers() { asm volatile("setmaxnreg.inc.syn
 // Tickets between blocks: what a block wrote before `take_ticket` is seen by a block whose ticket is later.
 DEVICE void publish() { __threadfence(); }
 DEVICE u32 take_ticket(u32* counter) { return atomicAdd(counter, 1u); }
+// Counts and sums in shared memory; the first gives what was there.
+DEVICE u32 count_up(u32* counter) { return atomicAdd(counter, 1u); }
+DEVICE void add_up(u64* sum, u64 x) { atomicAdd(sum, x); }
 // Lanes of the warp that hold the same number, and what is in such a set.
 DEVICE u32 lanes_with(int x) { return __match_any_sync(0xffffffffu, x); }
 DEVICE int lowest_lane(u32 lanes) { return __ffs(lanes) - 1; }
@@ -124,6 +129,7 @@ DEVICE int lanes_in(u32 lanes) { return __popc(lanes); }
 // What other blocks wrote, or memory of this block: never from a cache that others do not see.
 DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
 DEVICE int load_fresh(const int* p) { return *(const volatile int*)p; }
+DEVICE u64 load_fresh(const u64* p) { return *(const volatile u64*)p; }
 DEVICE void load_fresh4(float (&x)[4], const float* p) {
   asm volatile("ld.relaxed.gpu.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(p));
 }
@@ -256,4 +262,18 @@ DEVICE void post8(bf16* to, const float (&x)[8]) {
 template <int THREADS> DEVICE void group_sync() {
   if constexpr (THREADS > 32) __syncthreads();
   else __syncwarp();
+}
+
+// Whether this block is the last of `of` to come here; the counter is then 0 again, and what the others wrote is seen.
+DEVICE bool comes_last(u32* ticket, u32 of) {
+  __shared__ int last_here;
+  publish();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last_here = take_ticket(ticket) == of - 1;
+    if (last_here) *ticket = 0;
+  }
+  __syncthreads();
+  publish();
+  return last_here != 0;
 }

@@ -23,20 +23,6 @@ template <class Core, int COLUMNS, int ROWS, int EXTRA> struct Route {
     DEVICE void meet() const { __syncthreads(); }
   };
 
-  // Whether this block is the last of `of` to come here; the counter is then 0 again, and what the others wrote is seen.
-  static DEVICE bool is_last(u32* ticket, u32 of) {
-    __shared__ int last_here;
-    publish();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      last_here = take_ticket(ticket) == of - 1;
-      if (last_here) *ticket = 0;
-    }
-    __syncthreads();
-    publish();
-    return last_here != 0;
-  }
-
   // Grid (columns over those of a block of the core, rows over ROWS).
   template <class X, class W, class Ends, class After>
   static DEVICE void run(const X* x, const W* w, float* out, int rows, u32* tickets, const Ends& ends, const After& after) {
@@ -44,12 +30,12 @@ template <class Core, int COLUMNS, int ROWS, int EXTRA> struct Route {
     wait_for_earlier();
     const int begin = blockIdx.y * ROWS, count = rows - begin < ROWS ? rows - begin : ROWS;
     Core::block(x, w, out, begin, count, memory);
-    if (!is_last(tickets + blockIdx.y, gridDim.x)) return;
+    if (!comes_last(tickets + blockIdx.y, gridDim.x)) return;
     float* numbers = (float*)memory;
     for (int i = threadIdx.x; i < count * COLUMNS; i += THREADS) numbers[i / COLUMNS * PITCH + i % COLUMNS] = load_fresh(out + (u64)begin * COLUMNS + i);
     __syncthreads();
     ends(Lines{numbers, memory + EXTRA_AT, begin, count, (int)threadIdx.x});
-    if (!is_last(tickets + gridDim.y, gridDim.y)) return;
+    if (!comes_last(tickets + gridDim.y, gridDim.y)) return;
     after(0);
   }
 };

@@ -208,7 +208,7 @@ fn failures_have_one_form() {
         (&["check", &right, "--target", "cpu-f23"], "T0101", 1),
         (&["dump", &right, "--target", "cpu", "--stage", "grahp"], "C0004", 2),
         (&["dump", &right, "--target", "cpu", "--stage", "cuda"], "C0004", 2),
-        (&["compile", &right, "--target", "h200-bf16", "--tunable", "-o", &nowhere], "C0001", 3),
+        (&["compile", &right, "--target", "cpu", "--tunable", "-o", &nowhere], "C0012", 2),
         (&["report", &nowhere], "A0101", 1),
         (&["compile", &right, "--target", "cpu", "--option", "combine=singel", "-o", &nowhere], "C0006", 2),
         (&["import", &config, "-o", &written], "B0247", 1),

@@ -3,6 +3,7 @@
 //! A region is one or more *starts*, in order: values that only pass between them lie in scratch memory behind the plan's
 //! arena. Which buffer, weight or number a parameter is follows from plan, weight memory and instance.
 
+use crate::tuning::Alternative;
 use ir::ValueId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,9 +23,38 @@ pub struct DeviceCode {
     pub kernels: Vec<KernelCode>,
     /// Starts of every region: by entry, graph and region, as in the kernel module.
     pub entries: Vec<Vec<GraphCode>>,
+    /// What chooses tokens from the first entry's logits; the host does where there is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<ChoiceCode>,
     /// Machine code and readable source by path inside the artifact.
     #[serde(skip)]
     pub files: BTreeMap<String, Vec<u8>>,
+}
+
+/// Kernels that choose tokens, as indices into [`DeviceCode::kernels`]. `choose.cuh` of the templates says what each does and what its
+/// parameters are: of all but `place` these begin with the logits, what is done with each row, masks, and what was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChoiceCode {
+    /// The largest logit of a row, in blocks of [`ChoiceCode::parts`] by row.
+    pub best: usize,
+    /// The sum of a row's weights, in as many blocks.
+    pub weigh: usize,
+    /// Selection from a row, a block each.
+    pub select: usize,
+    /// Chosen tokens to the rows that stand for them, in blocks of so many rows as it has threads.
+    pub place: usize,
+    /// Entries of a row of logits.
+    pub vocab: u64,
+    /// Parts of a row.
+    pub parts: u64,
+}
+
+impl ChoiceCode {
+    /// Kernels in the order of the fields, each with the number of its parameters.
+    pub fn kernels(&self) -> [(usize, usize); 4] {
+        [(self.best, 6), (self.weigh, 6), (self.select, 6), (self.place, 3)]
+    }
 }
 
 /// One kernel.
@@ -66,6 +96,9 @@ pub struct RegionCode {
     /// Starts in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<Start>,
+    /// Other kernels for starts, to be timed on a device; the start's own is among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
 }
 
 /// A value that passes from one start of a region to a later one.

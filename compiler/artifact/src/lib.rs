@@ -24,9 +24,12 @@ mod load;
 mod manifest;
 mod memory;
 mod recipe;
+mod tuning;
 mod write;
 
-pub use device_code::{Blocks, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start};
+pub use device_code::{
+    Blocks, ChoiceCode, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start,
+};
 pub use drafter::{DRAFTER, Drafter, DrafterBlock, DrafterEntry, own_name};
 pub use error::{ERRORS, LoadError, WriteError, explain};
 pub use files::{FileEntry, IR_GRAPH, IR_KERNEL, IR_MODEL, IR_PLAN, IR_SHARDED, MANIFEST};
@@ -34,6 +37,7 @@ pub use load::fuzz_json;
 pub use manifest::{FORMAT, Manifest, Provenance, Target, VERSION};
 pub use memory::{ALIGN_BYTES, Interleave, Part, Piece, Split, WeightMemory, weight_memory};
 pub use recipe::{RecipeForm, WeightRecipe, recipes};
+pub use tuning::{Alternative, Product, Tuned, Tuning};
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq)]

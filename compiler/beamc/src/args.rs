@@ -114,10 +114,10 @@ pub struct CompileArgs {
     /// Validate every pass as `beamc verify` does, and write nothing if one fails.
     #[arg(long)]
     pub check: bool,
-    /// Tuning results to use (not in this build).
-    #[arg(long)]
+    /// Tuning results to use, which `beam-run tune` wrote.
+    #[arg(long, value_name = "FILE")]
     pub tuning: Option<PathBuf>,
-    /// Pack several configurations per kernel for `beam-run tune` (not in this build).
+    /// Pack several kernels for each product, for `beam-run tune`.
     #[arg(long)]
     pub tunable: bool,
     /// Print JSON.

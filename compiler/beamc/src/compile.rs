@@ -5,10 +5,12 @@ use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
 use crate::kernels::{self, Made};
 use crate::{draft_report, drafter, input, missing, verify};
-use artifact::{Artifact, Manifest, Provenance};
+use artifact::{Artifact, Manifest, Provenance, Tuning};
+use codegen::Tune;
 use passes::{Note, Paired, Stage, Stages};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use targets::Target;
 
 /// Readable texts by their paths inside the artifact.
@@ -16,12 +18,9 @@ type Texts = Vec<(String, String)>;
 
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
-    for (given, what) in [(args.tunable, "--tunable"), (args.tuning.is_some(), "--tuning")] {
-        if given {
-            return Err(Failure::not_in_this_build(what));
-        }
-    }
     let mut job = input::job(&args.spec, args.exact)?;
+    let tuning = tuning(args, &job.target)?;
+    let tune = Tune { tuning: tuning.as_ref(), packs: args.tunable };
     if drafter::is_drafter(&job.model) {
         return Err(Failure::not_in_this_build("an artifact of a drafter alone"));
     }
@@ -46,7 +45,7 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
             let stages = Stages::compile(job.model.clone(), &job.compile());
             let mut stages = stages.map_err(|e| input::pass_failure(&e, &job.checked))?;
             let notes = std::mem::take(&mut stages.notes);
-            let made = made(&stages, &job.target)?;
+            let made = made(&stages, &job.target, tune)?;
             let (artifact, texts) = build(stages, &job.target, made)?;
             (artifact, texts, notes)
         }
@@ -80,10 +79,28 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
     Ok(out + &input::notes(&notes))
 }
 
+/// The measurements that are given, if they are of the target's architecture.
+fn tuning(args: &CompileArgs, target: &Target) -> Result<Option<Tuning>, Failure> {
+    if (args.tunable || args.tuning.is_some()) && !kernels::is_cuda(&target.arch) {
+        let flag = if args.tunable { "--tunable" } else { "--tuning" };
+        let message =
+            format!("`{flag}` is about kernels of CUDA devices, `{}` is compiled for {}", target.name, target.arch);
+        return Err(Failure::usage("C0012", message)
+            .help("leave it out, or name a target whose architecture begins with `sm_`"));
+    }
+    let read = |path: &PathBuf| {
+        Tuning::read(path, &target.arch).map_err(|fact| {
+            let help = "write it with `beam-run tune` on a device of the target's architecture";
+            Failure::input("C0013", format!("`--tuning {}`: {fact}", path.display())).help(help)
+        })
+    };
+    args.tuning.as_ref().map(read).transpose()
+}
+
 /// Kernels of a model alone.
-fn made(stages: &Stages, target: &Target) -> Result<Made, Failure> {
+fn made(stages: &Stages, target: &Target, tune: Tune<'_>) -> Result<Made, Failure> {
     if kernels::is_cuda(&target.arch) {
-        return kernels::compile(&stages.kernels, &stages.plan, target);
+        return kernels::compile(&stages.kernels, &stages.plan, target, tune);
     }
     let missing = missing::kernels(&stages.kernels, &target.arch);
     Ok(Made { missing, ..Made::default() })

@@ -144,7 +144,7 @@ fn refusal(diagnostics: Value, hidden: usize) -> Value {
 }
 
 /// The codes that this binary adds: code, explanation.
-pub const CODES: [(&str, &str, &str); 11] = [
+pub const CODES: [(&str, &str, &str); 13] = [
     (
         "C0001",
         "not in this build",
@@ -174,6 +174,16 @@ pub const CODES: [(&str, &str, &str); 11] = [
         "C0011",
         "no such length of block",
         "`--draft-tokens` lists how many rows a drafted block has, the known token among them: from 2 to 16.",
+    ),
+    (
+        "C0012",
+        "no kernels to tune",
+        "`--tunable` and `--tuning` choose among kernels of CUDA devices. The target is compiled for another architecture, whose kernels are part of the runtime.",
+    ),
+    (
+        "C0013",
+        "tuning results that cannot be used",
+        "The file of `--tuning` is not what `beam-run tune` writes, or was measured on a device of another architecture.",
     ),
     ("C0010", "no such weight", "`--unpack NAME` names a weight of the spec, as `W.NAME` is written in its text."),
 ];

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use artifact::DeviceCode;
-use codegen::{Cache, Generated, HOW_TO_GET_IT, Machine, Missing, Pool};
+use codegen::{Cache, Generated, HOW_TO_GET_IT, Machine, Missing, Pool, Tune};
 use ir::{KernelModule, Plan};
 use std::process::Command;
 use targets::Target;
@@ -27,9 +27,9 @@ pub struct Made {
 }
 
 /// Device code, or as much of it as there is.
-pub fn compile(kernels: &KernelModule, plan: &Plan, target: &Target) -> Result<Made, Failure> {
+pub fn compile(kernels: &KernelModule, plan: &Plan, target: &Target, tune: Tune<'_>) -> Result<Made, Failure> {
     let arch = target.arch.as_str();
-    let generated: Generated = codegen::generate(kernels, plan, Machine::of(target));
+    let generated: Generated = codegen::generate_tuned(kernels, plan, Machine::of(target), tune);
     if !generated.missing.is_empty() {
         // It cannot run, so there is nothing to translate for.
         let missing = generated.missing.iter().map(|m| line(m, arch)).collect();

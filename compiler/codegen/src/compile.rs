@@ -73,6 +73,7 @@ pub fn compile(
         arch: arch.to_owned(),
         compiler: compiler.to_owned(),
         entries: generated.entries.clone(),
+        choice: generated.choice.clone(),
         ..DeviceCode::default()
     };
     for source in &generated.sources {

@@ -1,6 +1,6 @@
 //! Heavy cores: a template of `codegen-templates/` with its numbers filled in.
 
-use crate::machine::Machine;
+use crate::machine::{Machine, Tune};
 use crate::region::{Draft, Unit, is_float, stem};
 use crate::rows::{layout_type, memory_type};
 use crate::tiled::Form;
@@ -33,6 +33,8 @@ pub struct Core<'a> {
     pub plan: &'a Plan,
     /// The device.
     pub machine: Machine,
+    /// What was measured on it.
+    pub tune: Tune<'a>,
     /// The graph.
     pub graph: &'a Graph,
     /// What the kernel is called in comments.
@@ -381,6 +383,6 @@ impl Core<'_> {
     pub(crate) fn unit(&self, text: String, threads: u64, grid: [Blocks; 2], params: Vec<Param>) -> Draft {
         let title = self.title.split('`').nth(1).unwrap_or("core");
         let unit = Unit { text, threads: threads as u32, dynamic_bytes: 0, stem: stem(title, self.kind.word()) };
-        Draft { unit, variants: Vec::new(), buckets: None, grid, params }
+        Draft { unit, variants: Vec::new(), buckets: None, grid, params, shares: None }
     }
 }

@@ -1,14 +1,15 @@
 //! All kernels of a compilation as text.
 
-use crate::machine::Machine;
+use crate::choices;
+use crate::machine::{Machine, Tune};
 use crate::region::{self, Unit};
-use artifact::{GraphCode, RegionCode};
+use artifact::{ChoiceCode, GraphCode, RegionCode};
 use ir::{KernelModule, Plan};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// Headers of generated units, by the names under which they include each other.
-pub const HEADERS: [(&str, &str); 13] = [
+pub const HEADERS: [(&str, &str); 14] = [
     ("prelude.cuh", include_str!("../../../codegen-templates/prelude.cuh")),
     ("numbers.cuh", include_str!("../../../codegen-templates/numbers.cuh")),
     ("fold.cuh", include_str!("../../../codegen-templates/fold.cuh")),
@@ -22,6 +23,7 @@ pub const HEADERS: [(&str, &str); 13] = [
     ("attend_tiles.cuh", include_str!("../../../codegen-templates/attend_tiles.cuh")),
     ("attend_prompt.cuh", include_str!("../../../codegen-templates/attend_prompt.cuh")),
     ("attend.cuh", include_str!("../../../codegen-templates/attend.cuh")),
+    ("choose.cuh", include_str!("../../../codegen-templates/choose.cuh")),
 ];
 
 /// One translation unit.
@@ -59,6 +61,8 @@ pub struct Generated {
     pub sources: Vec<Source>,
     /// Starts by entry, graph and region; `kernel` indexes `sources`.
     pub entries: Vec<Vec<GraphCode>>,
+    /// What chooses tokens from the first entry's logits.
+    pub choice: Option<ChoiceCode>,
     /// What has no kernel.
     pub missing: Vec<Missing>,
 }
@@ -79,6 +83,11 @@ impl Generated {
 
 /// Generates the kernels of every region for a device.
 pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generated {
+    generate_tuned(module, plan, machine, Tune::default())
+}
+
+/// The same with what was measured on the device, or with all that is to be measured.
+pub fn generate_tuned(module: &KernelModule, plan: &Plan, machine: Machine, tune: Tune<'_>) -> Generated {
     let mut out = Generated::default();
     let mut known: HashMap<Unit, usize> = HashMap::new();
     for entry in &module.entries {
@@ -87,7 +96,7 @@ pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generat
             let mut code = GraphCode { name: kernels.name.clone(), regions: Vec::new() };
             let mut sorted = Vec::new();
             for region in &kernels.regions {
-                match region::starts(module, plan, machine, kernels, region, &mut sorted) {
+                match region::starts(module, plan, (machine, tune), kernels, region, &mut sorted) {
                     Ok(draft) => code.regions.push(draft.coded(|unit| number(&mut out.sources, &mut known, unit))),
                     Err(fact) => {
                         code.regions.push(RegionCode::default());
@@ -104,6 +113,10 @@ pub fn generate(module: &KernelModule, plan: &Plan, machine: Machine) -> Generat
             graphs.push(code);
         }
         out.entries.push(graphs);
+    }
+    if let Some(vocab) = module.entries.first().and_then(choices::vocab) {
+        let [best, weigh, select, place] = choices::units(vocab).map(|unit| number(&mut out.sources, &mut known, unit));
+        out.choice = Some(ChoiceCode { best, weigh, select, place, vocab, parts: choices::parts(vocab) });
     }
     out
 }

@@ -10,6 +10,7 @@
 
 mod attends;
 mod cache;
+mod choices;
 mod compile;
 mod cores;
 mod cubin;
@@ -31,9 +32,9 @@ pub use cache::Cache;
 pub use compile::{CompileError, compile, options};
 pub use cubin::{Resources, resources};
 pub use find::{HOW_TO_GET_IT, Nvrtc, find};
-pub use generate::{Generated, HEADERS, Missing, Source, generate};
+pub use generate::{Generated, HEADERS, Missing, Source, generate, generate_tuned};
 pub use lint::{HOW_TO_DISASSEMBLE, disassemble, find_disassembler, lint};
-pub use machine::Machine;
+pub use machine::{Machine, Tune};
 pub use pool::{Pool, PoolError};
 pub use worker::{serve, version};
 

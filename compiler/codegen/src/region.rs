@@ -4,11 +4,11 @@
 //! the rest the core writes binary32 numbers to scratch, and each strand is a row kernel that reads them. Both leave the same bits.
 
 use crate::cores::{self, Core};
-use crate::machine::Machine;
+use crate::machine::{Machine, Tune};
 use crate::rows::{self, Job, Sink};
 use crate::tiled::Form;
 use crate::{streams, tiled};
-use artifact::{Blocks, Param, RegionCode, Scratch, Served, Start};
+use artifact::{Alternative, Blocks, Param, Product, RegionCode, Scratch, Served, Start};
 use ir::{Anatomy, Axis, DType, Graph, KernelGraph, KernelKind, KernelModule, KvRef, Op, Plan, Region, ValueId};
 use std::collections::HashMap;
 
@@ -38,6 +38,9 @@ pub struct Draft {
     pub grid: [Blocks; 2],
     /// Parameters.
     pub params: Vec<Param>,
+    /// Into how many shares a product's sums are cut, where that is to be measured; false for the start's own number, true for another,
+    /// which stands behind it.
+    pub shares: Option<(Product, u64, bool)>,
 }
 
 /// Starts of a region.
@@ -52,16 +55,20 @@ pub struct RegionDraft {
 impl RegionDraft {
     /// The same with kernels numbered by `number`.
     pub fn coded(self, mut number: impl FnMut(Unit) -> usize) -> RegionCode {
-        let starts = self.starts.into_iter();
-        let mut start = |d: Draft| Start {
-            kernel: number(d.unit),
-            variants: d.variants,
-            buckets: d.buckets,
-            grid: d.grid,
-            params: d.params,
-        };
-        let starts = starts.map(&mut start).collect();
-        RegionCode { scratch: self.scratch, starts }
+        let mut code = RegionCode { scratch: self.scratch, ..RegionCode::default() };
+        for d in self.starts {
+            let kernel = number(d.unit);
+            let is_other = d.shares.is_some_and(|(_, _, is_other)| is_other);
+            if let Some((product, shares, _)) = d.shares {
+                let start = code.starts.len() - usize::from(is_other);
+                code.alternatives.push(Alternative { start, product, shares, kernel });
+            }
+            if !is_other {
+                let Draft { variants, buckets, grid, params, .. } = d;
+                code.starts.push(Start { kernel, variants, buckets, grid, params });
+            }
+        }
+        code
     }
 }
 
@@ -85,6 +92,7 @@ pub struct Maker<'a> {
     pub(crate) module: &'a KernelModule,
     pub(crate) plan: &'a Plan,
     pub(crate) machine: Machine,
+    tune: Tune<'a>,
     pub(crate) kernels: &'a KernelGraph,
     pub(crate) region: &'a Region,
     /// Picks that an earlier region of the graph has sorted.
@@ -103,7 +111,7 @@ pub struct Maker<'a> {
 pub fn starts(
     module: &KernelModule,
     plan: &Plan,
-    machine: Machine,
+    (machine, tune): (Machine, Tune<'_>),
     kernels: &KernelGraph,
     region: &Region,
     sorted: &mut Vec<ValueId>,
@@ -114,7 +122,7 @@ pub fn starts(
     let leaving = kernels.leaving();
     let (places, out) = (HashMap::new(), RegionDraft::default());
     let (open, served) = (Vec::new(), None);
-    let mut maker = Maker { module, plan, machine, kernels, region, sorted, leaving, places, open, served, out };
+    let mut maker = Maker { module, plan, machine, tune, kernels, region, sorted, leaving, places, open, served, out };
     let anatomy = Anatomy::of(&kernels.graph, &region.values)?;
     if let Some(dtype) = maker.narrow() {
         return Err(format!("values in {dtype}"));
@@ -381,6 +389,7 @@ impl Maker<'_> {
             module: self.module,
             plan: self.plan,
             machine: self.machine,
+            tune: self.tune,
             work,
             sorted: false,
             graph: self.graph(),
@@ -504,7 +513,7 @@ impl Maker<'_> {
             let unit = Unit { text: rows::text(&parts), threads, dynamic_bytes: 0, stem };
             let (variants, buckets, grid) = (Vec::new(), self.served.clone(), rows::grid(&parts));
             let params = parts.into_iter().flat_map(|p| p.params).collect();
-            self.out.starts.push(Draft { unit, variants, buckets, grid, params });
+            self.out.starts.push(Draft { unit, variants, buckets, grid, params, shares: None });
         }
     }
 

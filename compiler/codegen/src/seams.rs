@@ -85,7 +85,7 @@ impl Maker<'_> {
     fn exchange(&mut self, unit: Unit, params: Vec<Param>) {
         let fixed = |factor| Blocks { rows: None, factor, per_block: 1 };
         let grid = [fixed(self.machine.blocks), fixed(1)];
-        self.out.starts.push(Draft { unit, variants: Vec::new(), buckets: None, grid, params });
+        self.out.starts.push(Draft { unit, variants: Vec::new(), buckets: None, grid, params, shares: None });
     }
 
     /// Ranks of a group.

@@ -2,7 +2,7 @@
 
 use crate::cores::{Core, WARPS_OF_SORT};
 use crate::region::Draft;
-use artifact::{Blocks, Param, Served};
+use artifact::{Blocks, Param, Product, Served};
 use ir::ValueId;
 use std::fmt::Write;
 
@@ -82,7 +82,7 @@ impl Class {
             return self.split.min(steps.max(1));
         }
         let tiles = shape.columns.div_ceil(128);
-        let most = (steps / LEAST_BLOCKS).clamp(1, MOST_SHARES);
+        let most = most_shares(shape);
         let cost = |n: u64| {
             let units = tiles * n;
             // Rounds of the multiprocessors over what would be even; where units are fewer, fewer bytes are under way. A share
@@ -92,6 +92,11 @@ impl Class {
             rounds * idle + 4 * (n - 1) * (1 + self.rows / 16)
         };
         (1..=most).min_by_key(|n| cost(*n)).unwrap_or(1)
+    }
+
+    /// What tuning calls a product.
+    fn product(&self, shape: &Shape) -> Product {
+        Product { columns: shape.columns, k: shape.k, rows: self.rows }
     }
 
     fn stages(&self) -> u64 {
@@ -122,6 +127,11 @@ impl Class {
     }
 }
 
+/// Into how many shares sums may be cut.
+fn most_shares(shape: &Shape) -> u64 {
+    (shape.k.div_ceil(64) / LEAST_BLOCKS).clamp(1, MOST_SHARES)
+}
+
 /// What strands may need besides.
 pub(crate) fn cache(core: &Core<'_>) -> &'static str {
     if core.ends.functions.is_empty() { "" } else { "#include \"cache.cuh\"\n\n" }
@@ -137,13 +147,25 @@ pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>
         let Some(most) = rows.iter().copied().filter(|n| (class.least..=class.most).contains(n)).max() else {
             continue;
         };
-        let split = class.split(shape, core.machine.blocks);
-        bytes = bytes.max(class.work_bytes(shape, most, split));
+        let (own, most_split) = (class.product(shape), most_shares(shape));
+        // Where the number of shares is no part of the class, a device may know better.
+        let is_open = class.split == 0;
+        let measured = core.tune.shares(&own, most_split).filter(|_| is_open);
+        let split = measured.unwrap_or_else(|| class.split(shape, core.machine.blocks));
+        let packs = core.tune.packs && is_open;
+        let others = (1..=most_split).filter(|n| packs && *n != split);
+        let shares: Vec<u64> = std::iter::once(split).chain(others).collect();
+        bytes = shares.iter().map(|n| class.work_bytes(shape, most, *n)).fold(bytes, u64::max);
         let served = Served { axis: axis.clone(), least: class.least, most: class.most, rows: None };
         if let Some(picks) = shape.picked.as_ref().filter(|p| !p.sorted) {
             out.push(sort(core, core.operand(2)?, picks, class.rows, &axis, &served)?);
         }
-        out.push(product(core, shape, &Class { split, ends, ..*class }, &axis, served, work)?);
+        for split in &shares {
+            let cut = Class { split: *split, ends, ..*class };
+            let mut draft = product(core, shape, &cut, &axis, served.clone(), work)?;
+            draft.shares = packs.then_some((own, *split, *split != shares[0]));
+            out.push(draft);
+        }
     }
     Ok((out, bytes))
 }

@@ -70,7 +70,7 @@ fn run(program: &Path, limit_s: u64) -> Option<String> {
 #[test]
 fn templates_compute_what_they_mean() {
     let folder = tempfile::tempdir().expect("a folder");
-    for harness in ["products", "attention", "seam"] {
+    for harness in ["products", "attention", "seam", "choose"] {
         let program = folder.path().join(harness);
         build(harness, Path::new(TEMPLATES), &program);
         assert_eq!(run(&program, LIMIT_S), None, "{harness}");

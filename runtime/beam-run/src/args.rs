@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::bench::BenchArgs;
+use crate::bench::{BenchArgs, TuneArgs};
 use crate::drafts::DraftArgs;
 use crate::failure::Failure;
 use crate::flags;
@@ -50,9 +50,9 @@ pub enum Command {
     /// Measure speed.
     #[command(after_help = format!("Example:\n  beam-run bench model artifact --model examples/beam-nano --json\n\n{EXIT_CODES}"))]
     Bench(BenchArgs),
-    /// Time the configurations of a tunable artifact (not in this build).
-    #[command(after_help = format!("Example:\n  beam-run tune artifact --out tuning.json\n\n{EXIT_CODES}"))]
-    Tune(Later),
+    /// Time every kernel of a tunable artifact on this CUDA device, and write down the fastest.
+    #[command(after_help = format!("Example:\n  beamc compile SPEC --target h200-bf16 --tunable -o artifact\n  beam-run tune artifact --model DIR --out tuning.json\n  beamc compile SPEC --target h200-bf16 --tuning tuning.json -o tuned\n\n{EXIT_CODES}"))]
+    Tune(Box<TuneArgs>),
     /// Write a quantised checkpoint in the form that public quantisers write.
     #[command(after_help = format!("Examples:\n  beam-run quantise --model examples/beam-nano --format fp8 --out nano-fp8\n  beam-run quantise --model DIR --artifact artifact --calibrate tokens.json --format nvfp4 --out DIR-nvfp4\n\n{EXIT_CODES}"))]
     Quantise(Box<QuantiseArgs>),
@@ -290,15 +290,4 @@ pub struct JsonArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A command of the design that is not built yet takes any arguments, to say so.
-#[derive(Args)]
-pub struct Later {
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Arguments of a later build.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub rest: Vec<String>,
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use artifact::Artifact;
-use device::{ExecutorKind, Probed, Weights, pool_pages_for};
+use device::{ExecutorKind, Probed, WeightStore, pool_pages_for};
 use engine::{ExecutorFacts, SequenceRows, Step, StepError, WantedRow};
 
 /// How steps of a model are made.
@@ -30,7 +30,7 @@ impl Feed {
     pub fn probed(
         &self,
         artifact: &Artifact,
-        weights: &Weights,
+        weights: &dyn WeightStore,
         kind: ExecutorKind,
         longest: usize,
     ) -> Result<Box<dyn Probed>, Failure> {

@@ -18,7 +18,6 @@ mod serve;
 
 use args::{Cli, Command};
 use clap::Parser;
-use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
             (a.json, fits.and_then(|()| selftest::selftest(a)))
         }
         Command::Bench(a) => (a.json(), bench::bench(a)),
-        Command::Tune(a) => (a.json, Err(Failure::not_in_this_build("beam-run tune"))),
+        Command::Tune(a) => (a.json, bench::tune(a)),
         Command::Quantise(a) => (a.json, quantise::quantise(a)),
         Command::Parse(a) => (a.json, parse::parse(a)),
         Command::Grammar(a) => (a.json, grammar::grammar(a)),

@@ -4,8 +4,8 @@ use crate::args::ModelArgs;
 use crate::drafts::{self, DraftArgs};
 use crate::failure::Failure;
 use artifact::{Artifact, WeightRecipe};
-use device::checkpoint::{Checkpoint, LoadOptions, Progress};
-use device::{Ahead, PrepareError, Weights, pool_pages_for, pool_pages_of};
+use device::checkpoint::{Checkpoint, LoadOptions, Progress, Streamed};
+use device::{Ahead, ExecutorKind, PrepareError, WeightStore, Weights, pool_pages_for, pool_pages_of};
 use engine::{Engine, Executor, Limits};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
@@ -37,6 +37,28 @@ pub fn weights(artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure
     read(&artifact.recipes, model, artifact, args)
 }
 
+/// Calls `load` with the weights: for a device they are read from the checkpoint as it takes them, for all others they are in memory.
+pub fn with_weights<T>(
+    artifact: &Artifact,
+    args: &ModelArgs,
+    load: impl FnOnce(&dyn WeightStore) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let (ExecutorKind::Cuda(_), None, Some(model)) = (args.executor()?, args.synthetic, &args.model) else {
+        return load(&weights(artifact, args)?);
+    };
+    let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
+    let bar = bar();
+    let progress = |p| show(&bar, p);
+    let weights =
+        Streamed::open(&artifact.recipes, &checkpoint, &options(artifact, args), progress).map_err(Failure::input)?;
+    let loaded = load(&weights);
+    bar.finish_and_clear();
+    match weights.fault() {
+        Some(fault) => Err(Failure::input(fault)),
+        None => loaded,
+    }
+}
+
 /// The drafter's weights, if they are asked for.
 fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weights>, Failure> {
     let Some(draft) = &args.draft else { return Ok(None) };
@@ -53,20 +75,30 @@ fn drafter_weights(artifact: &Artifact, args: &ModelArgs) -> Result<Option<Weigh
 /// Reads the weights that recipes of an artifact describe.
 fn read(recipes: &[WeightRecipe], model: &Path, artifact: &Artifact, args: &ModelArgs) -> Result<Weights, Failure> {
     let checkpoint = Checkpoint::open(model).map_err(Failure::input)?;
+    let bar = bar();
+    let mut progress = |p| show(&bar, p);
+    let weights = Weights::load(recipes, &checkpoint, &options(artifact, args), &mut progress).map_err(Failure::input);
+    bar.finish_and_clear();
+    weights
+}
+
+fn options(artifact: &Artifact, args: &ModelArgs) -> LoadOptions {
     let cached_codes = artifact.kv().iter().any(|kv| kv.dtype.is_narrow());
-    let options = LoadOptions { narrow: args.narrow, widen: args.widen, cached_codes, ..LoadOptions::default() };
-    // Hidden by itself when the error stream is no terminal.
+    LoadOptions { narrow: args.narrow, widen: args.widen, cached_codes, ..LoadOptions::default() }
+}
+
+/// A bar on the error stream, hidden by itself where that is no terminal.
+fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("loading weights {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {
         bar.set_style(style);
     }
-    let mut progress = |p: Progress| {
-        bar.set_length(p.total_bytes);
-        bar.set_position(p.done_bytes);
-    };
-    let weights = Weights::load(recipes, &checkpoint, &options, &mut progress).map_err(Failure::input);
-    bar.finish_and_clear();
-    weights
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_length(progress.total_bytes);
+    bar.set_position(progress.done_bytes);
 }
 
 /// Longest sequence that the model is made for.
@@ -110,25 +142,29 @@ pub fn engine_of(
     no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     args.fits(artifact)?;
-    let weights = weights(artifact, args)?;
     let drafter = drafter_weights(artifact, args)?;
     let (kind, context) = (args.executor()?, context_tokens);
-    let loaded = match &drafter {
-        Some(drafter) => {
-            device::load_drafting(artifact, &weights, drafter, kind, &pool_pages_of(artifact, context, running))
-        }
-        None => device::load_shared(artifact, &weights, kind, &pool_pages_for(&artifact.plan, context, running)),
-    };
-    let mut executor = loaded.map_err(|e| match e {
+    let failure = |e| match e {
         PrepareError::PoolMemory { kind, pages, bytes } => no_memory(format!(
             "R0105: the cache of {running} sequences of {context_tokens} tokens needs {pages} pages of `{kind}`, {bytes} bytes, which this machine does not give"
         )),
         other => Failure::input(other),
+    };
+    let mut executor = with_weights(artifact, args, |weights| {
+        let loaded = match &drafter {
+            Some(drafter) => {
+                device::load_drafting(artifact, weights, drafter, kind, &pool_pages_of(artifact, context, running))
+            }
+            None => device::load_shared(artifact, weights, kind, &pool_pages_for(&artifact.plan, context, running)),
+        };
+        loaded.map_err(failure)
     })?;
     drafts::learn_costs(&mut executor, &mut limits)?;
     // With a drafter a step is planned when its drafts are known.
     if !args.disable_overlap_schedule && executor.facts().draft.is_none() {
-        executor = Box::new(Ahead::new(executor).map_err(|e| Failure::device(format!("R0305: no thread for the steps: {e}")))?);
+        executor = Box::new(
+            Ahead::new(executor).map_err(|e| Failure::device(format!("R0305: no thread for the steps: {e}")))?,
+        );
     }
     Engine::new(executor, limits).map_err(Failure::input)
 }

@@ -70,7 +70,6 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let map = args.trace.as_deref().map(files::read_map).transpose()?;
     let injected = args.inject.as_deref().map(files::read_tensors).transpose()?.unwrap_or_default();
     let artifact = model::artifact(&args.model.artifact)?;
-    let weights = model::weights(&artifact, &args.model)?;
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     if args.start.checked_add(longest).is_none_or(|end| end > POSITIONS_END) {
         return Err(Failure::usage(format!(
@@ -79,7 +78,9 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
         )));
     }
     let feed = Feed::new(&artifact, args.start);
-    let mut executor = feed.probed(&artifact, &weights, args.model.executor()?, longest)?;
+    let kind = args.model.executor()?;
+    let mut executor =
+        model::with_weights(&artifact, &args.model, |weights| feed.probed(&artifact, weights, kind, longest))?;
     check_tokens(&args.tokens, &sequences, executor.facts().vocab)?;
     let names = Names::new(map.unwrap_or_default(), &executor.value_names())?;
     let run = Run { args, feed, names, several: sequences.len() > 1, bar: bar(&sequences) };

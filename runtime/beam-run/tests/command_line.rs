@@ -78,17 +78,6 @@ fn flags_that_contradict_each_other_are_refused_before_anything_is_read() {
 }
 
 #[test]
-fn what_is_not_built_says_so() {
-    for command in ["tune"] {
-        for args in [&[command][..], &[command, "model", "--out", "x"], &[command, "--json"]] {
-            let (code, _, error) = told(args);
-            assert_eq!(code, 3, "{error}");
-            assert!(error.starts_with("error[R0001]") && error.contains(command), "{error}");
-        }
-    }
-}
-
-#[test]
 fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
     let commands: [&[&str]; 3] = [
         &["serve", "/nowhere", "--model", "/nowhere"],
@@ -104,7 +93,7 @@ fn parts_of_commands_that_are_not_built_say_so_before_anything_is_read() {
 
 #[test]
 fn a_wrong_command_line_is_usage() {
-    let all: [&[&str]; 12] = [
+    let all: [&[&str]; 14] = [
         &[],
         &["nothing"],
         &["serve"],
@@ -116,6 +105,8 @@ fn a_wrong_command_line_is_usage() {
         &["generate", "artifact", "--model", "m", "--prompt", "a", "--tokens", "b", "--max-tokens", "3"],
         &["serve", "artifact", "--model", "m", "--host-cache-dir", "d"],
         &["bench", "steps", "/nowhere", "--synthetic", "1"],
+        &["tune", "artifact", "--model", "m"],
+        &["tune", "artifact", "--out", "tuning.json"],
         &["bench", "steps", "/nowhere", "--synthetic", "1", "--executor", "cuda", "--sequences", "1,x"],
     ];
     for args in all {

@@ -59,6 +59,17 @@ pub(crate) fn choose_bucket<'b>(step: &Step, mut buckets: impl Iterator<Item = (
 
 /// Checks a step against the facts; `tokens_end` is one past the largest token id, `start` the first cached position.
 pub(crate) fn check(step: &Step, facts: &ExecutorFacts, tokens_end: usize, start: usize) -> Result<Rows, StepError> {
+    check_behind(step, facts, tokens_end, start, 0)
+}
+
+/// The same for a step whose rows may stand for the tokens that as many wanted rows of the step before choose.
+pub(crate) fn check_behind(
+    step: &Step,
+    facts: &ExecutorFacts,
+    tokens_end: usize,
+    start: usize,
+    choices: usize,
+) -> Result<Rows, StepError> {
     let rows = step.tokens.len();
     if rows == 0 || rows > facts.max_tokens {
         return refuse(format!("it has {rows} token rows, at least 1 and at most {} run in a step", facts.max_tokens));
@@ -73,9 +84,8 @@ pub(crate) fn check(step: &Step, facts: &ExecutorFacts, tokens_end: usize, start
             facts.max_sequences
         ));
     }
-    if let Some((row, token)) =
-        step.tokens.iter().enumerate().find(|(_, t)| usize::try_from(**t).map_or(true, |t| t >= tokens_end))
-    {
+    let is_known = |t: i32| usize::try_from(t).map_or_else(|_| (!t as usize) < choices, |t| t < tokens_end);
+    if let Some((row, token)) = step.tokens.iter().enumerate().find(|(_, t)| !is_known(**t)) {
         return refuse(format!("row {row} has token {token}, the model knows 0 to {}", tokens_end.saturating_sub(1)));
     }
     if let Some((row, position)) = step.positions.iter().enumerate().find(|(_, p)| **p < 0) {
@@ -207,4 +217,40 @@ fn translate(
         }
     }
     Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Rows of a sequence each, without a cache.
+    fn checked(tokens: &[i32], choices: usize) -> Result<(), String> {
+        let facts = ExecutorFacts {
+            vocab: 8,
+            max_tokens: 4,
+            max_sequences: 4,
+            max_wanted: 4,
+            kv: Vec::new(),
+            pool_pages: Vec::new(),
+            shared_bytes: None,
+            takes_choices: true,
+            draft: None,
+        };
+        let rows = |start| engine::SequenceRows { start, len: 1, pages: Arc::default() };
+        let step = Step {
+            tokens: tokens.to_vec(),
+            positions: vec![5; tokens.len()],
+            sequences: (0..tokens.len()).map(rows).collect(),
+            ..Step::default()
+        };
+        check_behind(&step, &facts, 8, 0, choices).map(drop).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn rows_stand_for_choices_that_the_step_before_makes() {
+        assert_eq!(checked(&[7, -1, -3], 3), Ok(()));
+        assert_eq!(checked(&[-4], 3), Err("step refused: row 0 has token -4, the model knows 0 to 7".to_owned()));
+        assert!(checked(&[-1], 0).is_err() && checked(&[8], 9).is_err() && checked(&[i32::MIN], 9).is_err());
+    }
 }

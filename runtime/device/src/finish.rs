@@ -59,10 +59,20 @@ pub(crate) struct Done {
 impl Done {
     /// Keeps an output.
     pub fn keep(&mut self, output: StepOutput) -> Ticket {
-        let ticket = Ticket(self.next);
-        self.next += 1;
-        self.outputs.push_back((ticket, output));
+        let ticket = self.ticket();
+        self.keep_as(ticket, output);
         ticket
+    }
+
+    /// A ticket for an output that is still to come.
+    pub fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket(self.next - 1)
+    }
+
+    /// Keeps an output under its ticket.
+    pub fn keep_as(&mut self, ticket: Ticket, output: StepOutput) {
+        self.outputs.push_back((ticket, output));
     }
 
     /// Gives an output away, once.

@@ -99,7 +99,8 @@ impl Run<'_> {
         let pools = if self.segment.stores { Pools::Write(Mutex::new(pools)) } else { Pools::Read(pools) };
         let mut blocks = Vec::new();
         let mut parallel = false;
-        for seen in self.seen.unwrap_or(&[0..total]) {
+        let all = 0..total;
+        for seen in self.seen.unwrap_or(std::slice::from_ref(&all)) {
             let (rows, shared) = self.rows_at_once(seen.len(), hook.is_some());
             parallel |= shared;
             blocks.extend(seen.clone().step_by(rows.max(1)).map(|first| {

@@ -4,7 +4,9 @@ use crate::arena::Arena;
 use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::drafting::{Given, Inputs};
-use crate::prepare::{Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED, runs};
+use crate::prepare::{
+    Bucket, Entry, Launch, POSITIONS, Params, Prepared, Program, RowCounts, Segment, TOKENS, WANTED, runs,
+};
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
 use crate::shell::write_layer;

@@ -1,10 +1,20 @@
 //! From a step's logits to its output: what every executor does once the rows are computed.
 
-use crate::{Step, StepOutput, accept, sample};
+use crate::{SampleError, SampledToken, Step, StepOutput, accept, sample};
 
 /// Chooses tokens from the wanted rows' logits and hands out those asked for; `logits` gives those of a wanted row by its
 /// place among them.
 pub fn answer<'l>(step: &Step, logits: impl Fn(usize) -> &'l [f32]) -> StepOutput {
+    answer_beside(step, logits, |_| None)
+}
+
+/// The same where a device has chosen some of the tokens: `chosen` gives those, and what it found instead, by their places among the
+/// wanted rows. Of blocks it chooses none. Logits are asked for of the other rows, and of those that want them.
+pub fn answer_beside<'l>(
+    step: &Step,
+    logits: impl Fn(usize) -> &'l [f32],
+    chosen: impl Fn(usize) -> Option<Result<SampledToken, SampleError>>,
+) -> StepOutput {
     let mut output = StepOutput::default();
     let mut blocks = step.blocks.iter().peekable();
     while let Some(wanted) = step.wanted.get(output.tokens.len()) {
@@ -17,7 +27,8 @@ pub fn answer<'l>(step: &Step, logits: impl Fn(usize) -> &'l [f32]) -> StepOutpu
             output.tokens.extend(run.into_iter().map(Some));
             output.tokens.resize(at + len.min(rows.len()), None);
         } else {
-            let token = wanted.sampling.as_ref().map(|s| sample(logits(at), s, wanted.mask.as_deref()));
+            let own = || wanted.sampling.as_ref().map(|s| sample(logits(at), s, wanted.mask.as_deref()));
+            let token = chosen(at).or_else(own);
             // One row that leaves no choice is the fault of its request; the others go on.
             if let Some(Err(error)) = &token {
                 output.faults.push((at, error.to_string()));

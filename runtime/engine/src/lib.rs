@@ -27,7 +27,7 @@ pub mod toy;
 mod transfer;
 mod watch;
 
-pub use answer::{answer, lasting_rows};
+pub use answer::{answer, answer_beside, lasting_rows};
 pub use constraint::{Constraint, TokenMask, Verdict, admits, forbid, mask_below};
 pub use draft::{AcceptRule, Block, Draft, DraftCosts, DraftFacts, DraftLimits, DraftRow, Line, accept, measure};
 pub use engine::{Engine, Progress};
@@ -35,7 +35,7 @@ pub use executor::{Arrivals, Executor, ExecutorFacts, Put, PutLayer, StepError, 
 pub use kv::{HostPage, HostUse, Kv, Namespace, PageOp, Pages};
 pub use policy::Policy;
 pub use request::{Event, FinishReason, PromptScores, Refusal, Request, RequestId, Usage};
-pub use sampling::{Law, Row, SampleError, check_sampling, sample, score};
+pub use sampling::{Found, Law, Row, SampleError, check_sampling, sample, score};
 pub use scheduler::{Counts, DraftCounts, Limits, Scheduler, Shares};
 pub use step::{PhysicalPage, SampledToken, Sampling, SequenceRows, Step, StepOutput, VirtualPage, WantedRow};
 pub use tier::{HostTier, MemoryTier, TierError, Transfer};

@@ -2,8 +2,9 @@
 //!
 //! Order: bias, penalties, mask, then (unless greedy) temperature, top-k, top-p, min-p, draw. Each filter works on what
 //! the one before it left: top-p's probabilities are renormalised after top-k. The draw inverts the cumulative
-//! distribution in the order of token ids, so that filters which drop nothing change nothing. Sums run in f64 over
-//! deterministic f32 exponentials, in a fixed order: the same inputs choose the same token everywhere.
+//! distribution in the order of token ids, so that filters which drop nothing change nothing. Weights are deterministic f32
+//! exponentials, rounded to multiples of 2^-35: f64 sums of up to 2^18 of them are exact, so they have no order, and the same
+//! inputs choose the same token everywhere, on a device that sums in parts too.
 
 use crate::{SampledToken, Sampling};
 use std::cmp::Ordering;
@@ -199,6 +200,15 @@ impl Law {
     }
 }
 
+/// How many units of a weight make 1, the weight of the best token.
+const WEIGHT_UNITS: f32 = (1u64 << 35) as f32;
+
+/// The weight of a logit beside the best one, a multiple of `1 / WEIGHT_UNITS`.
+fn weight(logit: f32, best: f32, temperature: f32) -> f64 {
+    let units = (numerics::exp((logit - best) / temperature) * WEIGHT_UNITS).round_ties_even();
+    f64::from(units) / f64::from(WEIGHT_UNITS)
+}
+
 /// A token and its processed logit.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -273,7 +283,7 @@ fn greedy(row: &[f32]) -> Option<Candidate> {
 
 /// What the filters keep, with weights, in the order of ids. The best token is always kept.
 fn kept(row: &[f32], best: Candidate, s: &Sampling) -> Vec<(u32, f64)> {
-    let weight = |c: &Candidate| f64::from(numerics::exp((c.logit - best.logit) / s.temperature));
+    let weight = |c: &Candidate| weight(c.logit, best.logit, s.temperature);
     let candidates = row.iter().enumerate().filter(|(_, x)| **x > f32::NEG_INFINITY);
     let mut kept: Vec<Candidate> = candidates.map(|(id, logit)| Candidate { id, logit: *logit }).collect();
     let top_k = s.top_k as usize;
@@ -304,10 +314,8 @@ fn reported(row: &[f32], chosen: usize, s: &Sampling, temperature: f32) -> Sampl
     let id = chosen as u32;
     let Some(n) = s.logprobs else { return SampledToken { id, logprob: None, top: Vec::new(), listed: Vec::new() } };
     let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let scaled = |x: f32| (x - best) / temperature;
-    let total: f64 = row.iter().map(|x| f64::from(numerics::exp(scaled(*x)))).sum();
-    let log_total = numerics::log(total as f32);
-    let logprob = |x: f32| scaled(x) - log_total;
+    let total = row.iter().map(|x| weight(*x, best, temperature)).sum();
+    let logprob = |x: f32| logprob(x, best, temperature, total);
     let top = most_probable(row, n as usize);
     SampledToken {
         id,
@@ -315,6 +323,11 @@ fn reported(row: &[f32], chosen: usize, s: &Sampling, temperature: f32) -> Sampl
         top: top.iter().map(|c| (c.id as u32, logprob(c.logit))).collect(),
         listed: s.listed.iter().filter_map(|id| Some((*id, logprob(*row.get(*id as usize)?)))).collect(),
     }
+}
+
+/// The log-probability of a logit, from the row's largest and the sum of all its weights.
+fn logprob(logit: f32, best: f32, temperature: f32, total: f64) -> f32 {
+    (logit - best) / temperature - numerics::log(total as f32)
 }
 
 /// The `n` largest of a row, descending; fewer if fewer are admissible.
@@ -327,6 +340,33 @@ fn most_probable(row: &[f32], n: usize) -> Vec<Candidate> {
     ranked.truncate(n);
     ranked.sort_unstable_by(by_rank);
     ranked
+}
+
+/// What a device found in a row that it chose from: enough to report the token as [`sample`] does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The token.
+    pub id: u32,
+    /// Its logit.
+    pub logit: f32,
+    /// The largest logit of the row.
+    pub best: f32,
+    /// The sum of all weights, where log-probabilities are asked for.
+    pub total: f64,
+    /// The largest logits with their tokens, descending, as many as are asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl Found {
+    /// The token with its log-probabilities. Listed tokens have none here: their logits were not looked at.
+    pub fn report(&self, sampling: &Sampling) -> SampledToken {
+        let Some(n) = sampling.logprobs else { return SampledToken { id: self.id, ..SampledToken::default() } };
+        let is_plain = sampling.temperature == 0.0 || sampling.untouched_logprobs;
+        let temperature = if is_plain { 1.0 } else { sampling.temperature };
+        let logprob = |x: f32| logprob(x, self.best, temperature, self.total);
+        let top = self.top.iter().take(n as usize).map(|(id, x)| (*id, logprob(*x))).collect();
+        SampledToken { id: self.id, logprob: Some(logprob(self.logit)), top, listed: Vec::new() }
+    }
 }
 
 /// A given token's log-probability under untouched logits, with `top` alternatives and the `listed` ids.

@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    fn streams(names: std::ops::Range<u32>) -> (Vec<Arc<dyn Outlet>>, Receiver<(u32, bool)>) {
+    fn streams(names: std::ops::Range<u32>) -> (Due, Receiver<(u32, bool)>) {
         let (tells, told) = channel();
         let stream = |name| -> Arc<dyn Outlet> {
             Arc::new(Told { name, due: AtomicBool::new(false), tells: Mutex::new(tells.clone()) })

@@ -6,6 +6,7 @@ mod serve;
 mod stats;
 mod steps;
 mod trace;
+mod tune;
 
 use crate::args::EXIT_CODES;
 use crate::failure::Failure;
@@ -15,6 +16,7 @@ use agentic::AgenticArgs;
 pub use model::BenchModelArgs;
 use serve::BenchServeArgs;
 use steps::BenchStepsArgs;
+pub use tune::{TuneArgs, tune};
 
 /// Arguments of `bench`.
 #[derive(Args)]

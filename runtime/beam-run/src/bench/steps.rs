@@ -8,10 +8,10 @@ use super::trace::Trace;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::{flags, model};
-use artifact::Artifact;
+use artifact::{Artifact, Product};
 use clap::Args;
 use device::{CudaExecutor, ExecutorKind, Timed, pool_pages_for};
-use engine::{Executor, SequenceRows, Step, WantedRow};
+use engine::{Executor, Sampling, SequenceRows, Step, WantedRow};
 use ir::RowsPerSequence;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub struct BenchStepsArgs {
 
 /// Runs the command.
 pub fn bench(args: &BenchStepsArgs) -> Result<(), Failure> {
-    let ExecutorKind::Cuda(placed) = args.model.executor()? else {
+    let ExecutorKind::Cuda(_) = args.model.executor()? else {
         return Err(Failure::usage("R0113: `bench steps` measures CUDA devices; say `--executor cuda`"));
     };
     let artifact = model::artifact(&args.model.artifact)?;
@@ -64,13 +64,7 @@ pub fn bench(args: &BenchStepsArgs) -> Result<(), Failure> {
             "R0501: the steps need {needed} tokens of context, the model is made for {own}; lower `--prefill`, `--context` or `--runs`"
         )));
     }
-    let pages = pool_pages_for(&artifact.plan, needed, sequences);
-    let executor = match args.model.synthetic {
-        Some(seed) => CudaExecutor::synthetic(&artifact, seed, &pages, placed),
-        None => CudaExecutor::on(&artifact, &model::weights(&artifact, &args.model)?, &pages, placed),
-    };
-    let executor = executor.map_err(Failure::input)?;
-    let mut bench = Bench { artifact: &artifact, pages, needed, sequences, executor, draw: Draw(7) };
+    let mut bench = Bench::open(&artifact, &args.model, needed, sequences)?;
     let mut cases = Vec::new();
     if args.sequences.iter().any(|n| *n > 0) {
         bench.fill(args.context)?;
@@ -104,7 +98,8 @@ struct Case {
     picked: Option<[u32; 2]>,
 }
 
-struct Bench<'a> {
+/// An executor, and steps for it.
+pub struct Bench<'a> {
     artifact: &'a Artifact,
     pages: Vec<usize>,
     /// Tokens that a sequence has at most.
@@ -115,11 +110,39 @@ struct Bench<'a> {
 }
 
 /// Rows of one sequence: which, first position, how many.
-type Rows = (usize, usize, usize);
+pub type Rows = (usize, usize, usize);
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// Loads an artifact for so many sequences of at most `needed` tokens.
+    pub fn open(
+        artifact: &'a Artifact,
+        model: &ModelArgs,
+        needed: usize,
+        sequences: usize,
+    ) -> Result<Bench<'a>, Failure> {
+        let (pages, placed) = (pool_pages_for(&artifact.plan, needed, sequences), model.ranks());
+        let executor = match model.synthetic {
+            Some(seed) => CudaExecutor::synthetic(artifact, seed, &pages, placed).map_err(Failure::input)?,
+            None => model::with_weights(artifact, model, |weights| {
+                CudaExecutor::on(artifact, weights, &pages, placed).map_err(Failure::input)
+            })?,
+        };
+        Ok(Bench { artifact, pages, needed, sequences, executor, draw: Draw(7) })
+    }
+
+    /// Name of the device.
+    pub fn device(&self) -> String {
+        self.executor.device()
+    }
+
+    /// What every product of a step takes with each number of shares: microseconds.
+    pub fn product_micros(&mut self, rows: &[Rows]) -> Result<Vec<(Product, u64, f32)>, Failure> {
+        let step = self.step(rows);
+        self.executor.product_micros(&step).map_err(Failure::device)
+    }
+
     /// Puts so many tokens of every sequence into the cache.
-    fn fill(&mut self, context: usize) -> Result<(), Failure> {
+    pub fn fill(&mut self, context: usize) -> Result<(), Failure> {
         for sequence in 0..self.sequences {
             for chunk in self.chunks(context) {
                 let step = self.step(&[(sequence, chunk.0, chunk.1)]);
@@ -191,7 +214,12 @@ impl Bench<'_> {
             }
             let pages: Vec<u32> = (0..each).map(|p| (sequence * each + p) as u32).collect();
             step.sequences.push(SequenceRows { start, len: *len, pages: Arc::new(pages) });
-            step.wanted.push(WantedRow { row: start + len - 1, sampling: None, mask: None, logits: false });
+            step.wanted.push(WantedRow {
+                row: start + len - 1,
+                sampling: Some(Sampling::default()),
+                mask: None,
+                logits: false,
+            });
         }
         let count = (each * self.sequences) as i32;
         let tables = self.pages.iter().map(|pages| (1..=count).map(|p| p.min(*pages as i32 - 1)).collect());

@@ -104,7 +104,12 @@ fn step(token: i32) -> Step {
         positions: vec![0],
         sequences: vec![SequenceRows { start: 0, len: 1, pages }],
         translation: vec![vec![-1, 1].into(), vec![-1, 1].into()],
-        wanted: vec![WantedRow { row: 0, sampling: Some(Sampling { position: 1, ..Sampling::default() }), mask: None, logits: false }],
+        wanted: vec![WantedRow {
+            row: 0,
+            sampling: Some(Sampling { position: 1, ..Sampling::default() }),
+            mask: None,
+            logits: false,
+        }],
         ..Step::default()
     }
 }

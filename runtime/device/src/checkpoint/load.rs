@@ -38,6 +38,8 @@ pub struct Progress {
 
 /// Elements converted at a time: about a megabyte, large against a thread's start, small against a weight.
 pub(super) const CHUNK_ELEMENTS: usize = 1 << 18;
+/// The same of scales of rows.
+const CHUNK_SCALES: usize = 1 << 6;
 
 impl Weights {
     /// Reads every weight that the recipes describe. `progress` is called on this thread.
@@ -142,46 +144,58 @@ fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Result<Vec<T>, B
     let elements = source.recipe.elements().unwrap_or(0) as usize;
     // Zeroed memory costs nothing until it is written.
     let mut values = vec![T::default(); elements];
+    // A scale looks at a whole row.
+    let chunk = if matches!(source.values, Values::RowScales(..)) { CHUNK_SCALES } else { CHUNK_ELEMENTS };
+    let chunks = values.par_chunks_mut(chunk).enumerate();
+    let faults = chunks.map_with(done.clone(), |done, (number, into)| {
+        let fault = read_at(source, number * chunk, into).err();
+        // The receiver outlives the work; if it did not, only a report would be lost.
+        let _ = done.send(size_of_val(into) as u64);
+        fault.map(|fault| (number, fault))
+    });
+    match faults.flatten().min_by_key(|(number, _)| *number) {
+        Some((_, fault)) => Err(fault),
+        None => Ok(values),
+    }
+}
+
+/// Fills elements of a weight from `at` on; the weight has as many. An element of the files that is infinite or no number is
+/// an error.
+pub(super) fn read_at<T: Element>(source: &Source, at: usize, into: &mut [T]) -> Result<(), Box<Problem>> {
+    let runs = Runs::of(source.form);
     match &source.values {
         Values::Of(bits) => {
-            let runs = Runs::of(source.form);
-            let chunks = values.par_chunks_mut(CHUNK_ELEMENTS).enumerate();
-            let wrong = chunks.map_with(done.clone(), |done, (chunk, into)| {
-                fill(&runs, bits, chunk * CHUNK_ELEMENTS, into);
-                // The receiver outlives the work; if it did not, only a report would be lost.
-                let _ = done.send(size_of_val(into) as u64);
-                not_finite(into).map(|at| chunk * CHUNK_ELEMENTS + at)
-            });
-            if let Some(at) = wrong.flatten().min() {
-                let (tensor, offset, _) = runs.locate(at);
+            fill(&runs, bits, at, into);
+            if let Some(wrong) = not_finite(into) {
+                let (tensor, offset, _) = runs.locate(at + wrong);
                 return Err(tensors_fault(source, bits.get(tensor).map(|bits| bits.odd(offset))));
             }
         }
         Values::Numbers(numbers) => {
+            let elements = source.recipe.elements().unwrap_or(0) as usize;
             let each = elements.div_ceil(numbers.len().max(1)).max(1);
-            values.chunks_mut(each).zip(numbers).for_each(|(part, x)| part.fill(T::rounded(*x)));
-            let _ = done.send(size_of_val(&values[..]) as u64);
+            for (i, x) in (at..).zip(into) {
+                *x = numbers.get(i / each).map_or_else(T::default, |number| T::rounded(*number));
+            }
         }
         Values::RowScales(tensors, columns) => {
-            let runs = Runs::of(source.form);
             let columns = (*columns).max(1);
             let place = |row: usize| {
                 let (tensor, offset, _) = runs.locate(row * runs.columns());
                 tensors.get(tensor).map(|found| (*found, offset / columns))
             };
-            values.par_iter_mut().enumerate().for_each(|(row, x)| {
+            for (row, x) in (at..).zip(into.iter_mut()) {
                 if let Some((found, row)) = place(row) {
                     *x = T::rounded(row_scale(found, row, columns));
                 }
-            });
-            let _ = done.send(size_of_val(&values[..]) as u64);
-            if let Some((found, row)) = not_finite(&values).and_then(place) {
+            }
+            if let Some((found, row)) = not_finite(into).and_then(|wrong| place(at + wrong)) {
                 let (at, number) = odd_of_row(found, row, columns).unwrap_or((row * columns, f32::NAN));
                 return Err(tensors_fault(source, Some((found, at, number))));
             }
         }
     }
-    Ok(values)
+    Ok(())
 }
 
 /// An element that is infinite or no number, where it stands in the files.

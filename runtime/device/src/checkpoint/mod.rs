@@ -4,6 +4,7 @@
 //! Checkpoint::open   files → headers → tensors by name        (header.rs, open.rs, mmap.rs)
 //! resolve            recipes × tensors → sources, or problems (resolve.rs, stored.rs, scales.rs)
 //! Weights::load      sources → values in memory               (load.rs, bits.rs, convert.rs)
+//! Streamed           sources, read when they are asked for    (streamed.rs)
 //! Weights::synthetic recipes × seed → values in memory        (synthetic.rs)
 //! Rows               values of a file → codes and scales      (narrow.rs)
 //! ```
@@ -23,6 +24,7 @@ mod open;
 mod resolve;
 mod scales;
 mod stored;
+mod streamed;
 mod synthetic;
 mod weights;
 
@@ -31,4 +33,5 @@ pub use header::{FileDType, Header, HeaderFault, TensorEntry, parse_header};
 pub use load::{LoadOptions, Progress};
 pub use narrow::{Rows, ScaleFormat, e4m3_number, nvfp4_number};
 pub use open::Checkpoint;
+pub use streamed::Streamed;
 pub use weights::{Conversion, Data, WeightTensor, Weights};

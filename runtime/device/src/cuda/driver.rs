@@ -7,6 +7,7 @@
 
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A device with its stream.
@@ -21,6 +22,7 @@ struct Inner {
     stream: sys::CUstream,
     name: String,
     arch: (i32, i32),
+    is_blocking: bool,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread; each call makes the context current first.
@@ -107,6 +109,36 @@ pub struct Mark {
     event: sys::CUevent,
 }
 
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for Mark {}
+
+/// Memory of the host that the device copies from and to by itself, while the host goes on. Nothing in it is touched again before the
+/// copies that were asked for are done.
+pub struct Staging {
+    device: Device,
+    start: *mut u8,
+    bytes: usize,
+    used: usize,
+    /// Behind all copies, unless one was asked for since.
+    mark: Mark,
+    is_marked: bool,
+}
+
+// SAFETY: the memory belongs to this value alone; handles of the driver may be used from any thread.
+unsafe impl Send for Staging {}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.device.wait().is_ok() {
+            // SAFETY: the memory came from the driver, is given back once, and no copy is under way.
+            let _ = unsafe { result::free_host(self.start.cast()) };
+        }
+    }
+}
+
+/// Pieces of staging memory begin at multiples of this.
+const PIECE_BYTES: usize = 64;
+
 impl Drop for Mark {
     fn drop(&mut self) {
         if self.device.enter().is_ok() {
@@ -117,6 +149,31 @@ impl Drop for Mark {
 }
 
 impl Mark {
+    /// Moves the mark behind everything that was started until now.
+    pub fn renew(&self) -> Result<(), String> {
+        self.device.enter()?;
+        // SAFETY: event and stream are alive.
+        unsafe { result::event::record(self.event, self.device.inner.stream) }.map_err(text("a mark"))
+    }
+
+    /// Whether everything before it is done. An error is that of a kernel before.
+    pub fn is_reached(&self) -> Result<bool, String> {
+        self.device.enter()?;
+        // SAFETY: the event is alive.
+        match unsafe { result::event::query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(text(SOME_KERNEL)(error)),
+        }
+    }
+
+    /// Waits until everything before it is done. An error is that of a kernel before.
+    pub fn wait(&self) -> Result<(), String> {
+        self.device.enter()?;
+        // SAFETY: the event is alive.
+        unsafe { result::event::synchronize(self.event) }.map_err(text(SOME_KERNEL))
+    }
+
     /// Microseconds on the device from this mark to a later one; both have been reached.
     pub fn micros_to(&self, later: &Mark) -> Result<f32, String> {
         self.device.enter()?;
@@ -189,6 +246,11 @@ impl Argument {
     }
 }
 
+/// The driver's own switch: whether every start ends before the next, so that a fault is told where it happens.
+const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING";
+/// What is said where several kernels may have failed.
+const SOME_KERNEL: &str = "a kernel ended in a fault (with CUDA_LAUNCH_BLOCKING=1 the error names it)";
+
 fn text(what: &str) -> impl FnOnce(DriverError) -> String + '_ {
     move |error| {
         let name = error.error_string().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
@@ -221,7 +283,8 @@ impl Device {
             context
         };
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(text("no stream"))?;
-        Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch }) })
+        let is_blocking = std::env::var_os(BLOCKING).is_some_and(|on| on == "1");
+        Ok(Device { inner: Arc::new(Inner { device, context, stream, name, arch, is_blocking }) })
     }
 
     /// How many devices there are.
@@ -248,6 +311,11 @@ impl Device {
     /// Name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// Whether every start ends before the next, as the environment asks for.
+    pub fn is_blocking(&self) -> bool {
+        self.inner.is_blocking
     }
 
     /// Compute capability: major, minor.
@@ -327,7 +395,7 @@ impl Device {
         }
     }
 
-    /// Starts a kernel behind everything that was started before.
+    /// Starts a kernel behind everything that was started before, and waits for it where the environment asks for that.
     pub fn start(&self, kernel: &Kernel, shape: Shape, arguments: &[Argument]) -> Result<(), String> {
         let given: Vec<usize> = arguments.iter().map(|a| a.bytes()).collect();
         if given != kernel.sizes {
@@ -357,7 +425,8 @@ impl Device {
         // copies them.
         unsafe { sys::cuLaunchKernelEx(&config, kernel.function, params.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
-            .map_err(text("a kernel does not start"))
+            .map_err(text("a kernel does not start"))?;
+        if self.inner.is_blocking { self.wait() } else { Ok(()) }
     }
 
     /// Records what `work` starts, without running it. It may start kernels and copies on the device, nothing else.
@@ -390,8 +459,7 @@ impl Device {
         self.enter()?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(text("no event"))?;
         let mark = Mark { device: self.clone(), event };
-        // SAFETY: event and stream are alive.
-        unsafe { result::event::record(mark.event, self.inner.stream) }.map_err(text("a mark"))?;
+        mark.renew()?;
         Ok(mark)
     }
 
@@ -399,7 +467,7 @@ impl Device {
     pub fn wait(&self) -> Result<(), String> {
         self.enter()?;
         // SAFETY: the stream is alive.
-        unsafe { result::stream::synchronize(self.inner.stream) }.map_err(text("a kernel ended in a fault"))
+        unsafe { result::stream::synchronize(self.inner.stream) }.map_err(text(SOME_KERNEL))
     }
 }
 
@@ -467,5 +535,122 @@ impl Memory {
         // SAFETY: both ranges lie inside.
         unsafe { result::memcpy_dtod_async(target, source, len, self.device.inner.stream) }
             .map_err(text("a copy on the device"))
+    }
+}
+
+impl Staging {
+    /// Takes memory of this size.
+    pub fn new(device: &Device, bytes: usize) -> Result<Staging, String> {
+        let mark = device.mark()?;
+        let start = match bytes {
+            0 => std::ptr::null_mut(),
+            // SAFETY: as many bytes are set to 0 as there are, before anything reads them.
+            n => unsafe {
+                let found = result::malloc_host(n, 0).map_err(text(&format!("{n} bytes that the device copies")))?;
+                std::ptr::write_bytes(found.cast::<u8>(), 0, n);
+                found.cast()
+            },
+        };
+        Ok(Staging { device: device.clone(), start, bytes, used: 0, mark, is_marked: true })
+    }
+
+    /// Empties it, as soon as nothing in it is needed any more.
+    pub fn begin(&mut self) -> Result<(), String> {
+        self.end()?;
+        self.mark.wait()?;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Room for so many bytes behind what is in use.
+    fn piece(&mut self, len: usize) -> Option<usize> {
+        let at = self.used.next_multiple_of(PIECE_BYTES);
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes)?;
+        (self.used, self.is_marked) = (end, false);
+        Some(at)
+    }
+
+    /// Has bytes written to memory of the device, behind everything that was started. What finds no room here is written all the same,
+    /// and the host may have to wait for it.
+    pub fn send(&mut self, to: &Memory, at: usize, bytes: &[u8]) -> Result<(), String> {
+        to.check(at, bytes.len())?;
+        let Some(own) = self.piece(bytes.len()) else { return to.write(at, bytes) };
+        self.send_piece(own, to, at, bytes.len(), |piece| piece.copy_from_slice(bytes))
+    }
+
+    /// The same for bytes that `make` writes to where the device copies them from. They must find room.
+    pub fn send_made(
+        &mut self,
+        to: &Memory,
+        at: usize,
+        len: usize,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Result<(), String> {
+        to.check(at, len)?;
+        let own = self.piece(len).ok_or_else(|| format!("{len} bytes find no room among {}", self.bytes))?;
+        self.send_piece(own, to, at, len, make)
+    }
+
+    fn send_piece(
+        &mut self,
+        own: usize,
+        to: &Memory,
+        at: usize,
+        len: usize,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Result<(), String> {
+        if len == 0 {
+            return Ok(());
+        }
+        let address = to.check(at, len)?;
+        self.device.enter()?;
+        // SAFETY: the range lies inside the memory, whose bytes were set to 0 at first, and no copy of it is under way: `piece` gives
+        // it out once between two `begin`.
+        let piece = unsafe { std::slice::from_raw_parts_mut(self.start.add(own), len) };
+        make(piece);
+        // SAFETY: both ranges lie inside; the piece is not touched again before `begin` has waited for the copy.
+        unsafe { result::memcpy_htod_async(address, piece, self.device.inner.stream) }
+            .map_err(text("a copy to the device"))
+    }
+
+    /// Has bytes of the device's memory brought here, behind everything that was started; gives the place where they will be.
+    pub fn bring(&mut self, from: &Memory, at: usize, len: usize) -> Result<Range<usize>, String> {
+        let address = from.check(at, len)?;
+        let own = self.piece(len).ok_or_else(|| format!("{len} bytes find no room among {}", self.bytes))?;
+        if len > 0 {
+            self.device.enter()?;
+            // SAFETY: both ranges lie inside; the piece is not touched again before the copy was waited for.
+            unsafe {
+                let piece = std::slice::from_raw_parts_mut(self.start.add(own), len);
+                result::memcpy_dtoh_async(piece, address, self.device.inner.stream)
+            }
+            .map_err(text("a copy from the device"))?;
+        }
+        Ok(own..own + len)
+    }
+
+    /// Marks the end of what was asked for.
+    pub fn end(&mut self) -> Result<(), String> {
+        if !self.is_marked {
+            self.mark.renew()?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+
+    /// Whether all that was asked for is done.
+    pub fn is_done(&self) -> Result<bool, String> {
+        Ok(self.is_marked && self.mark.is_reached()?)
+    }
+
+    /// What was brought, once it is there.
+    pub fn brought(&mut self, place: Range<usize>) -> Result<&[u8], String> {
+        self.end()?;
+        self.mark.wait()?;
+        if place.start > place.end || place.end > self.used {
+            return Err(format!("{place:?} lies behind the {} bytes in use", self.used));
+        }
+        // SAFETY: the range lies inside what copies or `send` have written, and all copies are done.
+        Ok(unsafe { std::slice::from_raw_parts(self.start.add(place.start), place.len()) })
     }
 }

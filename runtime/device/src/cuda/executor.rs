@@ -1,7 +1,16 @@
-//! The step contract over devices, one for each rank: a step is checked, its tables are written, its bucket's programs run, tokens are
-//! chosen from what the first rank has.
+//! The step contract over devices, one for each rank: a step is checked, what it brings is sent, its bucket's programs run, tokens are
+//! chosen.
+//!
+//! ```text
+//! submit n      ─ what it brings ─► programs, choice ─► tokens brought ─┐
+//! submit n + 1  ─ rows that stand for tokens of n ─► …                  ├─► poll n
+//! ```
+//!
+//! A step all of whose tokens the device chooses is *in flight* when `submit` returns, and another may be submitted. The host waits for
+//! any other, since it chooses from logits, which the next step overwrites.
 
-use super::driver::{Device, Recording};
+use super::choose::{Brought, Choice, Choices, Choosing, Masks, choosing, found, send};
+use super::driver::{Device, Recording, Staging};
 use super::load::{Weights, kernels};
 use super::ranks::{Known, Letterboxes, Ranks, introduce};
 use super::tables::Tables;
@@ -9,16 +18,21 @@ use super::timeline::{Timed, timeline};
 use super::walk::{Counts, Loaded, TICKET_BYTES, pick_bytes, run, scratch_bytes};
 use crate::contract;
 use crate::error::PrepareError;
-use crate::finish::{Done, answer, facts};
+use crate::finish::{Done, facts};
 use crate::prepare::{POSITIONS, RESULT, TOKENS, WANTED, result_width, tokens_end};
 use crate::probe::{Probe, ProbeError, Probed, Tensor};
 use crate::store::WeightStore;
-use artifact::{Artifact, DeviceCode};
-use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket};
+use artifact::{Artifact, DeviceCode, Product};
+use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket, answer_beside};
 use indexmap::IndexMap;
 use ir::RowsPerSequence;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// Most steps in flight.
+const MOST_FLIGHTS: usize = 2;
+/// Most bytes of staging memory of a step; what is beyond is sent all the same, but the host waits.
+const MOST_STAGED_BYTES: usize = 32 << 20;
 
 /// Runs a plan on CUDA devices.
 pub struct CudaExecutor {
@@ -27,8 +41,46 @@ pub struct CudaExecutor {
     tokens_end: usize,
     start: usize,
     done: Done,
-    /// By bucket and rows: nothing after the first such step, a recording after the second.
-    recordings: HashMap<(usize, Counts), Option<Vec<Recording>>>,
+    /// By bucket, rows and choices: nothing after the first such step, a recording after the second.
+    recordings: HashMap<(usize, Counts, Choosing), Option<Vec<Recording>>>,
+    /// Steps in flight, in the order of submission.
+    flights: VecDeque<Flight>,
+    last: Last,
+    masks: Masks,
+    /// Staging memory of all ranks that no step uses.
+    staging: Vec<Vec<Staging>>,
+    /// Steps that are done.
+    spare: Vec<Step>,
+}
+
+/// A step that was started.
+struct Started {
+    bucket: usize,
+    /// What the device chooses, by wanted row.
+    rows: Vec<Option<Choice>>,
+    brought: Option<Brought>,
+    staging: Vec<Staging>,
+}
+
+/// A step in flight.
+struct Flight {
+    ticket: Ticket,
+    step: Step,
+    started: Started,
+}
+
+/// What rows of the next step may stand for: the choices of the step that was submitted last.
+enum Last {
+    /// It is in flight, with so many wanted rows, and has its tokens on the device.
+    InFlight(usize),
+    /// Its tokens are known.
+    Known(Vec<Option<u32>>),
+}
+
+impl Last {
+    fn of(output: &StepOutput) -> Last {
+        Last::Known(output.tokens.iter().map(|t| t.as_ref().map(|t| t.id)).collect())
+    }
 }
 
 /// Bytes that the plan of sorted picks begins with: tiles, where picks begin, picks, nothing.
@@ -109,6 +161,10 @@ fn one(
     let tickets = opened.allocate(TICKET_BYTES).map_err(device)?;
     tickets.fill(0, TICKET_BYTES, 0).map_err(device)?;
     let picks = opened.allocate(pick_bytes(&code, most_rows)).map_err(device)?;
+    let most_wanted = plan.entries.iter().flat_map(|e| &e.buckets).map(|b| b.bucket.wanted).max().unwrap_or(1) as usize;
+    let vocab = result_width(&entry)? as u64;
+    let choice = code.choice.as_ref().filter(|c| c.vocab == vocab);
+    let choices = choice.map(|c| Choices::new(&opened, c, most_wanted)).transpose().map_err(device)?;
     let mesh = artifact.memory.mesh.clone();
     Ok(Loaded {
         rank,
@@ -116,6 +172,7 @@ fn one(
         picks,
         early: Cell::new(false),
         checks: Cell::new(false),
+        shares: Cell::new(None),
         kernels: kernels(&opened, &code)?,
         weights: match source {
             Source::Store(store) => Weights::load(&opened, artifact, *store, rank)?,
@@ -131,6 +188,7 @@ fn one(
         scratch,
         pools,
         tables,
+        choices,
         entry,
         number: 0,
         crowd,
@@ -171,28 +229,70 @@ impl CudaExecutor {
     fn of(artifact: &Artifact, ranks: Vec<Loaded>, pool_pages: &[usize]) -> Result<CudaExecutor, PrepareError> {
         let Some(first) = ranks.first() else { return Err(device("no rank runs".to_owned())) };
         let vocab = result_width(&first.entry)?;
-        let facts = facts(&artifact.plan, vocab, pool_pages, None)?;
+        let mut facts = facts(&artifact.plan, vocab, pool_pages, None)?;
+        facts.takes_choices = first.choices.is_some();
         let tokens_end = tokens_end(&artifact.kernels, &first.entry).unwrap_or(vocab);
-        Ok(CudaExecutor { ranks, facts, tokens_end, start: 0, done: Done::default(), recordings: HashMap::new() })
+        let staging = (0..MOST_FLIGHTS).map(|_| staging(&ranks)).collect::<Result<Vec<_>, _>>().map_err(device)?;
+        Ok(CudaExecutor {
+            ranks,
+            facts,
+            tokens_end,
+            start: 0,
+            done: Done::default(),
+            recordings: HashMap::new(),
+            flights: VecDeque::new(),
+            last: Last::Known(Vec::new()),
+            masks: Masks::default(),
+            staging,
+            spare: Vec::new(),
+        })
     }
 
     /// Runs a step start by start; gives each start's kernel, the kind of its region and its microseconds on the device.
     pub fn timeline(&mut self, step: &Step) -> Result<Vec<Timed>, StepError> {
-        let (bucket, counts) = begin(&self.ranks, step, &self.facts, self.tokens_end, self.start)?;
-        timeline(&self.ranks, bucket, counts).map_err(StepError::Device)
+        let (bucket, counts, started) = self.prepare(step)?;
+        let timed = timeline(&self.ranks, bucket, counts, choosing(&started.rows, false)).map_err(StepError::Device);
+        self.staging.push(started.staging);
+        timed
+    }
+
+    /// Runs a step start by start with every number of shares that a product has a kernel for; gives products, shares and microseconds.
+    pub fn product_micros(&mut self, step: &Step) -> Result<Vec<(Product, u64, f32)>, StepError> {
+        let Some(first) = self.ranks.first() else { return Ok(Vec::new()) };
+        let regions = first.code.entries.iter().flatten().flat_map(|g| &g.regions);
+        let all: Vec<artifact::Alternative> = regions.flat_map(|r| r.alternatives.iter().cloned()).collect();
+        let name =
+            |a: &artifact::Alternative| Some((first.code.kernels.get(a.kernel)?.name.clone(), (a.product, a.shares)));
+        let known: HashMap<String, (Product, u64)> = all.iter().filter_map(name).collect();
+        let numbers: BTreeSet<u64> = all.iter().map(|a| a.shares).collect();
+        let mut found = Vec::new();
+        for shares in numbers {
+            self.ranks.iter().for_each(|r| r.shares.set(Some(shares)));
+            let timed = self.timeline(step);
+            self.ranks.iter().for_each(|r| r.shares.set(None));
+            let of = |t: Timed| known.get(&t.kernel).map(|(product, shares)| (*product, *shares, t.micros));
+            found.extend(timed?.into_iter().filter_map(of));
+        }
+        Ok(found)
+    }
+
+    /// Name of the first rank's device.
+    pub fn device(&self) -> String {
+        self.ranks.first().map_or_else(String::new, |r| r.device.name().to_owned())
     }
 
     /// Runs a step as a recording, once it has run so; gives the microseconds that the device takes, without the host's work and without
     /// reading back logits.
     pub fn device_micros(&mut self, step: &Step) -> Result<f32, StepError> {
         let fault = StepError::Device;
-        let (bucket, counts) = begin(&self.ranks, step, &self.facts, self.tokens_end, self.start)?;
+        let (bucket, counts, started) = self.prepare(step)?;
         self.wait().map_err(fault)?;
         let first = |ranks: &[Loaded]| ranks.first().ok_or("no rank runs".to_owned())?.device.mark();
         let before = first(&self.ranks).map_err(fault)?;
-        self.start_all(bucket, counts).map_err(fault)?;
+        self.start_all(bucket, counts, choosing(&started.rows, false)).map_err(fault)?;
         let after = first(&self.ranks).map_err(fault)?;
         self.wait().map_err(fault)?;
+        self.staging.push(started.staging);
         before.micros_to(&after).map_err(fault)
     }
 
@@ -206,43 +306,142 @@ impl CudaExecutor {
         Ok(Some([word(0), word(2)]))
     }
 
-    fn run(&mut self, step: &Step) -> Result<StepOutput, StepError> {
+    /// Sends what a step brings, and how its tokens are chosen.
+    fn prepare(&mut self, step: &Step) -> Result<(usize, Counts, Started), StepError> {
         let fault = StepError::Device;
-        let (bucket, counts) = begin(&self.ranks, step, &self.facts, self.tokens_end, self.start)?;
-        self.start_all(bucket, counts).map_err(fault)?;
-        let first = self.ranks.first().ok_or_else(|| fault("no rank runs".to_owned()))?;
-        let bucket = first.bucket(bucket).map_err(fault)?;
-        let place = bucket.shared.get(RESULT).ok_or_else(|| fault("the plan has no place for logits".to_owned()))?;
-        let mut bytes = vec![0u8; counts.wanted * self.facts.vocab * 4];
-        first.arena.read(place.offset_bytes as usize, &mut bytes).map_err(fault)?;
-        // A fault of another rank is this step's.
-        self.wait().map_err(fault)?;
-        let word = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-        let logits: Vec<f32> = bytes.chunks_exact(4).map(word).collect();
-        answer(step, &logits, self.facts.vocab)
+        let mut staging = match self.staging.pop() {
+            Some(staging) => staging,
+            None => staging(&self.ranks).map_err(fault)?,
+        };
+        let choices = if let Last::InFlight(wanted) = self.last { wanted } else { 0 };
+        let tokens = (self.tokens_end, choices);
+        let (bucket, counts) = match begin(&self.ranks, &mut staging, step, &self.facts, tokens, self.start) {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.staging.push(staging);
+                return Err(error);
+            }
+        };
+        // Blocks to verify are accepted by the host, which needs whole distributions.
+        let chooses = self.facts.takes_choices && step.blocks.is_empty();
+        let choice = |w| if chooses { Choice::of(w, self.facts.vocab) } else { None };
+        let rows: Vec<Option<Choice>> = step.wanted.iter().map(choice).collect();
+        if rows.iter().any(Option::is_some) {
+            send(&self.ranks, &mut staging, &mut self.masks, &rows).map_err(fault)?;
+        }
+        Ok((bucket, counts, Started { bucket, rows, brought: None, staging }))
+    }
+
+    /// Starts a step and has what it chooses brought back.
+    fn start(&mut self, step: &Step) -> Result<Started, StepError> {
+        let fault = StepError::Device;
+        let (bucket, counts, mut started) = self.prepare(step)?;
+        let choosing = choosing(&started.rows, step.tokens.iter().any(|t| *t < 0));
+        self.start_all(bucket, counts, choosing).map_err(fault)?;
+        let first = self.ranks.first().and_then(|r| r.choices.as_ref()).filter(|_| choosing.chooses);
+        if let Some((choices, staging)) = first.zip(started.staging.first_mut()) {
+            started.brought = Some(choices.bring(staging, counts.wanted, &started.rows).map_err(fault)?);
+        }
+        started.staging.iter_mut().try_for_each(Staging::end).map_err(fault)?;
+        Ok(started)
+    }
+
+    /// The output of a step that is done, or that is waited for here; `logits` by wanted row, as far as they are needed.
+    fn finish(&mut self, step: Step, mut started: Started, logits: &[Vec<f32>]) -> Result<StepOutput, StepError> {
+        let fault = StepError::Device;
+        let mut answers = Vec::new();
+        for (row, choice) in started.rows.iter().enumerate() {
+            let (Some(choice), Some(brought)) = (choice, &started.brought) else {
+                answers.push(None);
+                continue;
+            };
+            let staging = started.staging.first_mut().ok_or_else(|| fault("no rank runs".to_owned()))?;
+            answers.push(Some(found(staging, brought, row, choice, self.facts.vocab).map_err(fault)?));
+        }
+        let chosen = |at: usize| {
+            let (answer, sampling) = answers.get(at)?.as_ref().zip(step.wanted.get(at)?.sampling.as_ref())?;
+            Some(answer.as_ref().map(|found| found.report(sampling)).map_err(Clone::clone))
+        };
+        let output = answer_beside(&step, |at| logits.get(at).map_or(&[], Vec::as_slice), chosen);
+        self.staging.push(started.staging);
+        // Not everybody asks for them.
+        if self.spare.len() < MOST_FLIGHTS {
+            self.spare.push(step);
+        }
+        Ok(output)
+    }
+
+    /// Logits of the wanted rows that the host chooses for, or that are asked for; nothing for the others.
+    fn logits(&self, step: &Step, started: &Started) -> Result<Vec<Vec<f32>>, String> {
+        let first = self.ranks.first().ok_or("no rank runs")?;
+        let place = first.bucket(started.bucket)?.shared.get(RESULT).ok_or("the plan has no place for logits")?;
+        let needed = |at: usize| {
+            let of = |w: &engine::WantedRow| w.logits || (w.sampling.is_some() && started.rows[at].is_none());
+            step.wanted.get(at).is_some_and(of)
+        };
+        let row_bytes = self.facts.vocab * 4;
+        let (mut logits, mut at) = (vec![Vec::new(); step.wanted.len()], 0);
+        while at < step.wanted.len() {
+            let run = (at..step.wanted.len()).take_while(|at| needed(*at)).count();
+            let mut bytes = vec![0u8; run * row_bytes];
+            first.arena.read(place.offset_bytes as usize + at * row_bytes, &mut bytes)?;
+            let word = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            for (row, bytes) in logits[at..].iter_mut().zip(bytes.chunks_exact(row_bytes.max(1))) {
+                *row = bytes.chunks_exact(4).map(word).collect();
+            }
+            at += run.max(1);
+        }
+        Ok(logits)
+    }
+
+    /// Waits for the step that was submitted first of those in flight, and keeps its output.
+    fn land(&mut self) -> Result<(), StepError> {
+        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
+        let output = self.finish(flight.step, flight.started, &[])?;
+        if self.flights.is_empty() && matches!(self.last, Last::InFlight(_)) {
+            self.last = Last::of(&output);
+        }
+        self.done.keep_as(flight.ticket, output);
+        Ok(())
+    }
+
+    /// Gives rows that stand for tokens of the step before those that are known. Where none could be chosen, nobody looks at what is
+    /// computed.
+    fn settle(&self, step: &mut Step) -> Result<(), StepError> {
+        let Last::Known(chosen) = &self.last else { return Ok(()) };
+        for (row, token) in step.tokens.iter_mut().enumerate().filter(|(_, token)| **token < 0) {
+            let Some(found) = chosen.get(!*token as usize) else {
+                let (found, count) = (*token, chosen.len());
+                return Err(StepError::Contract(format!(
+                    "row {row} has token {found}, the step before chose {count} tokens"
+                )));
+            };
+            *token = found.map_or(0, |token| token as i32);
+        }
+        Ok(())
     }
 }
 
 impl CudaExecutor {
     /// Runs a bucket's programs. Steps of decoding recur with the same rows, so their starts are recorded; the first runs as
     /// it is, because the driver may load kernels then, which a recording forbids.
-    fn start_all(&mut self, index: usize, counts: Counts) -> Result<(), String> {
+    fn start_all(&mut self, index: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
         let ranks = &self.ranks;
         let bucket = ranks.first().ok_or("no rank runs")?.bucket(index)?;
-        // Ranks of one device wait for each other from here, which cannot be recorded.
-        let is_alone = ranks.iter().all(|r| r.crowd == 1);
+        // Ranks of one device wait for each other from here, and so does who looks for a fault; that cannot be recorded.
+        let is_alone = ranks.iter().all(|r| r.crowd == 1 && !r.device.is_blocking());
         let recurs = is_alone && bucket.bucket.rows != RowsPerSequence::Ragged;
-        let recordings = match self.recordings.get_mut(&(index, counts)) {
+        let recordings = match self.recordings.get_mut(&(index, counts, choosing)) {
             Some(Some(recordings)) => recordings,
             Some(empty) => {
-                let made = ranks.iter().map(|r| r.device.record(|| r.run(index, counts)));
+                let made = ranks.iter().map(|r| r.device.record(|| r.run(index, counts, choosing)));
                 empty.insert(made.collect::<Result<Vec<_>, _>>()?)
             }
             None => {
                 if recurs {
-                    self.recordings.insert((index, counts), None);
+                    self.recordings.insert((index, counts, choosing), None);
                 }
-                return run(ranks, index, counts);
+                return run(ranks, index, counts, choosing);
             }
         };
         ranks.iter().zip(recordings).try_for_each(|(rank, recording)| rank.device.replay(recording))
@@ -253,19 +452,34 @@ impl CudaExecutor {
     }
 }
 
-/// Checks a step and writes what it brings; gives its bucket and rows.
+/// Staging memory of a step, for each rank.
+pub(super) fn staging(ranks: &[Loaded]) -> Result<Vec<Staging>, String> {
+    let of = |rank: &Loaded| {
+        let buckets = rank.plan.entries.iter().flat_map(|e| &e.buckets).map(|b| &b.bucket);
+        let rows = buckets.map(|b| (b.tokens * 2 + b.wanted) as usize * 4).max().unwrap_or(0);
+        let choices = rank.choices.as_ref().map_or(0, Choices::staged_bytes);
+        // Some more, because pieces begin at whole lines.
+        let tables = rank.tables.bytes().min(MOST_STAGED_BYTES);
+        Staging::new(&rank.device, tables + rows + choices + 64 * (rank.plan.kv.len() + 128))
+    };
+    ranks.iter().map(of).collect()
+}
+
+/// Checks a step and sends what it brings; gives its bucket and rows. `tokens` is one past the largest token id, and how many tokens of
+/// the step before rows may stand for.
 pub(super) fn begin(
     ranks: &[Loaded],
+    staging: &mut [Staging],
     step: &Step,
     facts: &ExecutorFacts,
-    tokens_end: usize,
+    tokens: (usize, usize),
     start: usize,
 ) -> Result<(usize, Counts), StepError> {
     let loaded = ranks.first().ok_or_else(|| StepError::Device("no rank runs".to_owned()))?;
     if step.entry != loaded.entry.name {
         return Err(StepError::Contract(format!("it runs entry `{}`, which is not loaded", step.entry)));
     }
-    let rows = contract::check(step, facts, tokens_end, start)?;
+    let rows = contract::check_behind(step, facts, tokens.0, start, tokens.1)?;
     let buckets = &loaded.plan.entries[0].buckets;
     let Some(index) = contract::choose_bucket(step, buckets.iter().map(|b| &b.bucket).enumerate()) else {
         let (rows, sequences) = (step.tokens.len(), step.sequences.len());
@@ -274,11 +488,13 @@ pub(super) fn begin(
     let counts = Counts { tokens: step.tokens.len(), wanted: step.wanted.len() };
     let fault = StepError::Device;
     let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
-    for rank in ranks {
-        rank.tables.write(step, &rows).map_err(fault)?;
+    for (rank, staging) in ranks.iter().zip(staging) {
+        staging.begin().map_err(fault)?;
+        rank.tables.send(staging, step, &rows).map_err(fault)?;
         for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
             if let Some(buffer) = buckets[index].shared.get(name) {
-                rank.arena.write(buffer.offset_bytes as usize, bytemuck::cast_slice(numbers)).map_err(fault)?;
+                let bytes = bytemuck::cast_slice(numbers);
+                staging.send(&rank.arena, buffer.offset_bytes as usize, bytes).map_err(fault)?;
             }
         }
     }
@@ -290,13 +506,50 @@ impl Executor for CudaExecutor {
         &self.facts
     }
 
-    fn submit(&mut self, step: Step) -> Result<Ticket, StepError> {
-        let output = self.run(&step)?;
-        Ok(self.done.keep(output))
+    fn submit(&mut self, mut step: Step) -> Result<Ticket, StepError> {
+        while self.flights.len() >= MOST_FLIGHTS {
+            self.land()?;
+        }
+        self.settle(&mut step)?;
+        let started = self.start(&step)?;
+        let needs_logits =
+            |(w, row): (&engine::WantedRow, &Option<Choice>)| w.logits || (w.sampling.is_some() && row.is_none());
+        if step.wanted.iter().zip(&started.rows).any(needs_logits) {
+            let logits = self.logits(&step, &started).map_err(StepError::Device)?;
+            // A fault of another rank is this step's.
+            self.wait().map_err(StepError::Device)?;
+            let output = self.finish(step, started, &logits)?;
+            self.last = Last::of(&output);
+            return Ok(self.done.keep(output));
+        }
+        let ticket = self.done.ticket();
+        self.last = Last::InFlight(step.wanted.len());
+        self.flights.push_back(Flight { ticket, step, started });
+        Ok(ticket)
     }
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
+        while self.flights.iter().any(|f| f.ticket == ticket) {
+            let done = |f: &Flight| f.started.staging.iter().map(Staging::is_done).find(|done| *done != Ok(true));
+            match self.flights.front().and_then(done) {
+                None => self.land()?,
+                Some(Ok(_)) => return Ok(None),
+                Some(Err(text)) => {
+                    // What was computed behind a fault is lost with it.
+                    self.flights.clear();
+                    return Err(StepError::Device(text));
+                }
+            }
+        }
         self.done.take(ticket)
+    }
+
+    fn in_flight_limit(&self) -> usize {
+        if self.facts.takes_choices { MOST_FLIGHTS } else { 1 }
+    }
+
+    fn spare(&mut self) -> Option<Step> {
+        self.spare.pop()
     }
 
     fn copy_pages(&mut self, kind: usize, pages: &[(PhysicalPage, PhysicalPage)]) -> Result<(), StepError> {

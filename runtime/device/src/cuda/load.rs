@@ -1,10 +1,11 @@
 //! Weights and kernels, put on the device.
 
-use super::driver::{Device, Kernel, Memory};
+use super::driver::{Device, Kernel, Memory, Staging};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::store::WeightStore;
 use artifact::{Artifact, DeviceCode, Part, Piece};
 use ir::{DType, Instance, Mesh, Scope, WeightRef};
+use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// Device memory of all weights, and where each lies.
@@ -13,12 +14,15 @@ pub struct Weights {
     offsets: HashMap<(Scope, Option<usize>, String), u64>,
 }
 
-/// Bytes copied at once.
-const CHUNK_BYTES: usize = 64 << 20;
+/// Bytes that are made ready at once, and how many such pieces are on their way to the device or being made.
+const STREAM_BYTES: usize = 64 << 20;
+const STREAMS: usize = 3;
+/// Elements that one thread makes ready at once.
+const AT_ONCE: usize = 1 << 16;
 
 /// Bytes of made-up numbers after which the same follow again. No multiple of a row's length: rows of two weights, or of an embedding and a weight, would
 /// be the same numbers, and their product a sum of squares, which grows as no sum of a model does.
-const MADE_BYTES: usize = CHUNK_BYTES - 48;
+const MADE_BYTES: usize = (64 << 20) - 48;
 
 /// What weights of one axis are made of: it makes the scores of attentions large, so that few keys have nearly all of the weight and tokens stay
 /// apart.
@@ -29,7 +33,7 @@ fn fault(text: String) -> PrepareError {
 }
 
 impl Weights {
-    /// Copies a rank's part of every piece of the weight memory.
+    /// Copies a rank's part of every piece of the weight memory: while some of it is on its way, what follows is made ready.
     pub fn load(
         device: &Device,
         artifact: &Artifact,
@@ -38,12 +42,26 @@ impl Weights {
     ) -> Result<Weights, PrepareError> {
         let map = &artifact.memory;
         let Weights { memory, offsets } = Weights::empty(device, artifact)?;
+        let chunk_bytes = STREAM_BYTES.min(memory.bytes());
+        let ring = (0..STREAMS).map(|_| Staging::new(device, chunk_bytes)).collect::<Result<Vec<_>, _>>();
+        let mut ring = ring.map_err(fault)?;
+        let mut turns = (0..STREAMS).cycle();
         for piece in &map.pieces {
-            let data = encoded(piece, store, &map.mesh, rank)?;
-            for (i, chunk) in data.chunks(CHUNK_BYTES).enumerate() {
-                memory.write(piece.offset_bytes as usize + i * CHUNK_BYTES, chunk).map_err(fault)?;
+            let each = element_bytes(piece)?;
+            let elements = piece.elements().unwrap_or(0) as usize;
+            for first in (0..elements).step_by(chunk_bytes / each) {
+                let count = (chunk_bytes / each).min(elements - first);
+                let Some(staging) = turns.next().and_then(|turn| ring.get_mut(turn)) else { continue };
+                staging.begin().map_err(fault)?;
+                let to = piece.offset_bytes as usize + first * each;
+                let mut made = Ok(());
+                let make = |bytes: &mut [u8]| made = encode(piece, store, (&map.mesh, rank), first, bytes);
+                staging.send_made(&memory, to, count * each, make).map_err(fault)?;
+                staging.end().map_err(fault)?;
+                made?;
             }
         }
+        ring.iter_mut().try_for_each(Staging::begin).map_err(fault)?;
         Ok(Weights { memory, offsets })
     }
 
@@ -128,39 +146,75 @@ fn is_vector(piece: &Piece) -> bool {
     piece.parts.iter().all(|part| part.shape.len() == 1)
 }
 
-/// The bytes of a piece on a rank, rows in the order in which kernels read them.
-fn encoded(piece: &Piece, store: &dyn WeightStore, mesh: &Mesh, rank: u64) -> Result<Vec<u8>, PrepareError> {
-    if piece.dtype.is_narrow() {
-        let kept = piece.dtype;
-        return Err(fault(format!("{} is kept in {kept}, for which this build has no device kernel", piece.title())));
+/// Bytes of an element of a piece as kernels read it.
+fn element_bytes(piece: &Piece) -> Result<usize, PrepareError> {
+    match piece.dtype {
+        DType::Bf16 => Ok(2),
+        DType::F32 => Ok(4),
+        kept => Err(fault(format!("{} is kept in {kept}, for which this build has no device kernel", piece.title()))),
     }
-    let parts = piece.parts.iter().map(|part| {
-        let missing = || PrepareError::WeightMissing {
+}
+
+/// The bytes of a piece's elements from `first` on, on a rank of a mesh, rows in the order in which kernels read them.
+fn encode(
+    piece: &Piece,
+    store: &dyn WeightStore,
+    (mesh, rank): (&Mesh, u64),
+    first: usize,
+    bytes: &mut [u8],
+) -> Result<(), PrepareError> {
+    let (each, run) = (element_bytes(piece)?, run(piece));
+    let part_of = |(number, bytes): (usize, &mut [u8])| -> Result<(), PrepareError> {
+        let begin = first + number * AT_ONCE;
+        let end = begin + bytes.len() / each;
+        let mut numbers = vec![0.0; run.min(end - begin)];
+        let (mut element, mut bytes) = (begin, bytes);
+        while element < end {
+            let count = (run - element % run).min(end - element);
+            let numbers = numbers.get_mut(..count).unwrap_or_default();
+            fetch(piece, store, (mesh, rank), element, numbers)?;
+            let (now, rest) = std::mem::take(&mut bytes).split_at_mut(count * each);
+            match piece.dtype {
+                DType::Bf16 => {
+                    let pairs = now.chunks_exact_mut(2).zip(numbers);
+                    pairs.for_each(|(b, x)| b.copy_from_slice(&numerics::bf16_bits(*x).to_le_bytes()));
+                }
+                _ => now.chunks_exact_mut(4).zip(numbers).for_each(|(b, x)| b.copy_from_slice(&x.to_le_bytes())),
+            }
+            (element, bytes) = (element + count, rest);
+        }
+        Ok(())
+    };
+    bytes.par_chunks_mut(AT_ONCE * each).enumerate().try_for_each(part_of)
+}
+
+/// Elements of a piece from one on, as they stand side by side in a whole weight.
+fn fetch(
+    piece: &Piece,
+    store: &dyn WeightStore,
+    (mesh, rank): (&Mesh, u64),
+    element: usize,
+    into: &mut [f32],
+) -> Result<(), PrepareError> {
+    let nowhere = || fault(format!("{} has no element {element}", piece.title()));
+    let (part, start) = piece.source(mesh, rank, element as u64).ok_or_else(nowhere)?;
+    let (part, start) = (piece.parts.get(part).ok_or_else(nowhere)?, start as usize);
+    if store.read(piece.scope, &part.weight, piece.layer, start, into) {
+        return Ok(());
+    }
+    Err(match store.f32(piece.scope, &part.weight, piece.layer) {
+        None => PrepareError::WeightMissing {
             graph: "any".to_owned(),
             weight: format!("`{}`", part.weight),
             fact: NOT_LOADED,
-        };
-        store.f32(piece.scope, &part.weight, piece.layer).ok_or_else(missing)
-    });
-    let parts = parts.collect::<Result<Vec<_>, _>>()?;
-    let mut bytes = Vec::with_capacity(piece.bytes().unwrap_or(0) as usize);
-    let run = run(piece);
-    for element in (0..piece.elements().unwrap_or(0)).step_by(run) {
-        let nowhere = || fault(format!("{} has no element {element}", piece.title()));
-        let (part, start) = piece.source(mesh, rank, element).ok_or_else(nowhere)?;
-        let (part, start) = (parts.get(part).ok_or_else(nowhere)?, start as usize);
-        let numbers = part.get(start..start + run).ok_or_else(|| PrepareError::WeightSize {
+        },
+        Some(whole) => PrepareError::WeightSize {
             graph: "any".to_owned(),
             weight: piece.title(),
-            found: part.len(),
-            needed: start + run,
-        })?;
-        match piece.dtype {
-            DType::Bf16 => bytes.extend(numbers.iter().flat_map(|x| numerics::bf16_bits(*x).to_le_bytes())),
-            _ => bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes())),
-        }
-    }
-    Ok(bytes)
+            found: whole.len(),
+            needed: start + into.len(),
+        },
+    })
 }
 
 /// Elements of a piece that stand side by side in a whole weight, wherever they begin at a multiple of their number.
@@ -183,11 +237,19 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
 
 /// Every kernel of the artifact, with as many parameters as its starts have.
 pub fn kernels(device: &Device, code: &DeviceCode) -> Result<Vec<Kernel>, PrepareError> {
-    let starts = || code.entries.iter().flatten().flat_map(|g| &g.regions).flat_map(|r| &r.starts);
+    let choosing = code.choice.iter().flat_map(|c| c.kernels());
+    let regions = || code.entries.iter().flatten().flat_map(|g| &g.regions);
+    let others = regions().flat_map(|region| {
+        let known = |a: &artifact::Alternative| Some((a.kernel, region.starts.get(a.start)?.params.len()));
+        region.alternatives.iter().filter_map(known)
+    });
+    let known: HashMap<usize, usize> = choosing.chain(others).collect();
     let load = |(index, kernel): (usize, &artifact::KernelCode)| {
         let cubin = code.files.get(&kernel.cubin());
         let cubin = cubin.ok_or_else(|| fault(format!("`{}` is not in the artifact", kernel.cubin())))?;
-        let parameters = starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
+        let starts = || regions().flat_map(|r| &r.starts);
+        let started = || starts().find(|s| s.kernel == index).map_or(0, |s| s.params.len());
+        let parameters = known.get(&index).copied().unwrap_or_else(started);
         device.load(cubin, &kernel.name, parameters, kernel.dynamic_bytes).map_err(fault)
     };
     code.kernels.iter().enumerate().map(load).collect()
@@ -232,7 +294,13 @@ mod tests {
 
     fn of_rank(piece: &Piece, rank: u64) -> Vec<f32> {
         let mesh = Mesh::parse("tp=2").expect("a mesh");
-        let bytes = encoded(piece, &Counted, &mesh, rank).expect("bytes");
+        let each = element_bytes(piece).expect("a format");
+        let mut bytes = vec![0; piece.elements().expect("elements") as usize * each];
+        encode(piece, &Counted, (&mesh, rank), 0, &mut bytes).expect("bytes");
+        // A stretch from the middle on is the same.
+        let mut rest = vec![0; bytes.len() - 7 * each];
+        encode(piece, &Counted, (&mesh, rank), 7, &mut rest).expect("bytes");
+        assert_eq!(rest, bytes[7 * each..]);
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 

@@ -1,6 +1,7 @@
 //! The `cuda` executor: the plan's launches as kernels of the artifact, on one device.
 //!
 //! ```text
+//! choose.rs    which tokens the device chooses, and how
 //! driver.rs    the border: device, memory, kernels
 //! load.rs      weights by the artifact's memory map, kernels checked against their parameters
 //! made.rs      weights that only the device has, for checks
@@ -8,16 +9,18 @@
 //! tables.rs    what a step brings: rows, page tables
 //! walk.rs      the programs of a bucket, start by start
 //! executor.rs  the step contract around it
-//! selftest.rs  every start against the interpreter
+//! selftest.rs  every start against the interpreter, and in selftest_choice.rs every choice against the host's sampler
 //! timeline.rs  how long every start of a step takes
 //! ```
 
+mod choose;
 mod driver;
 mod executor;
 mod load;
 mod made;
 mod ranks;
 mod selftest;
+mod selftest_choice;
 mod tables;
 mod timeline;
 mod walk;

@@ -4,9 +4,10 @@
 //! interpreted on the same numbers. Row operations must leave equal bits: they are interpreted on the core's own result. A core
 //! must stay within the error that its number of terms explains.
 
-use super::executor::{Source, begin, load};
+use super::executor::{Source, begin, load, staging};
 use super::made::Made;
 use super::ranks::Ranks;
+use super::selftest_choice::choices;
 use super::walk::{Counts, Loaded, Stage, graph_of_all, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -117,6 +118,7 @@ pub fn selftest(
     };
     let page_tokens = artifact.plan.kv.iter().map(|k| k.page_tokens as usize).max().unwrap_or(1);
     let per_sequence = longest.div_ceil(page_tokens);
+    let mut staged = staging(&loaded).map_err(PrepareError::Device)?;
     for number in 0..=decoded {
         let mut step = Step { entry: entry.name.clone(), ..Step::default() };
         for (s, length) in lengths.iter().enumerate() {
@@ -135,13 +137,16 @@ pub fn selftest(
         // Physical pages in another order than virtual ones.
         let count = (per_sequence * lengths.len()) as i32;
         step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
-        let (bucket, counts) = begin(&loaded, &step, &facts, ends, 0).map_err(fault)?;
+        let (bucket, counts) = begin(&loaded, &mut staged, &step, &facts, (ends, 0), 0).map_err(fault)?;
         let of_row: Vec<usize> =
             step.sequences.iter().enumerate().flat_map(|(s, of)| std::iter::repeat_n(s, of.len)).collect();
         test.caches.iter_mut().for_each(|c| c.begin_step(of_row.clone()));
         test.step(bucket, counts).map_err(PrepareError::Device)?;
     }
-    Ok(test.verdicts)
+    let mut verdicts = test.verdicts;
+    let chosen = choices(&loaded, &mut staged, vocab, seed).map_err(PrepareError::Device)?;
+    verdicts.extend(chosen.map(|verdict| ("choice of tokens".to_owned(), verdict)));
+    Ok(verdicts)
 }
 
 struct Test<'a> {

@@ -1,6 +1,6 @@
 //! What a step brings besides its rows, as kernels read it (`Steps` in the templates' `cache.cuh`).
 
-use super::driver::{Device, Memory};
+use super::driver::{Device, Memory, Staging};
 use crate::contract::Rows;
 use engine::Step;
 
@@ -35,13 +35,18 @@ impl Tables {
         Ok(Tables { memory, most_rows, most_sequences, most_pages, kinds })
     }
 
+    /// Bytes of the largest step's tables.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     /// Address of the head.
     pub fn address(&self) -> u64 {
         self.memory.address()
     }
 
-    /// Writes a step's tables.
-    pub fn write(&self, step: &Step, rows: &Rows) -> Result<(), String> {
+    /// Sends a step's tables.
+    pub fn send(&self, staging: &mut Staging, step: &Step, rows: &Rows) -> Result<(), String> {
         let page_counts = step.sequences.iter().map(|s| s.pages.len());
         let width = page_counts.max().unwrap_or(1).clamp(1, self.most_pages);
         let sequences = step.sequences.len();
@@ -75,6 +80,6 @@ impl Tables {
             let end = rows.position.get(of.start + of.len - 1).copied().unwrap_or(0) as i32;
             put(at_ends + sequence * 4, &end.to_le_bytes());
         }
-        self.memory.write(0, &bytes)
+        staging.send(&self.memory, 0, &bytes)
     }
 }

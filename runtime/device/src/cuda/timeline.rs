@@ -1,5 +1,6 @@
 //! How long every start of a step takes on the device.
 
+use super::choose::Choosing;
 use super::walk::{Counts, Loaded, meets};
 use ir::Launch;
 
@@ -18,7 +19,8 @@ pub struct Timed {
 const FILLS: usize = 16;
 
 /// Runs a step on all ranks, with a mark behind each start of the first. Starts do not overlap, so the sum is more than a step takes.
-pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<Vec<Timed>, String> {
+/// The choice of tokens is one start here.
+pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts, choosing: Choosing) -> Result<Vec<Timed>, String> {
     let first = ranks.first().ok_or("no rank runs")?;
     for _ in 0..FILLS {
         first.arena.fill(first.scratch, first.arena.bytes() - first.scratch, 0)?;
@@ -48,10 +50,17 @@ pub fn timeline(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<Vec<T
                 first.early.set(false);
                 first.start(stage, code, start, counts)?;
                 marks.push(first.device.mark()?);
-                let kernel = first.code.kernels.get(start.kernel).map(|k| k.name.clone()).unwrap_or_default();
+                let kernel =
+                    first.code.kernels.get(first.kernel_of(code, start)).map(|k| k.name.clone()).unwrap_or_default();
                 timed.push(Timed { region: format!("{} {name}", stage.graph.name), kernel, micros: 0.0 });
             }
         }
+    }
+    if choosing.chooses {
+        first.early.set(false);
+        ranks.iter().try_for_each(|r| r.choose(r.bucket(bucket)?, counts, choosing))?;
+        marks.push(first.device.mark()?);
+        timed.push(Timed { region: "choice".to_owned(), kernel: "choice".to_owned(), micros: 0.0 });
     }
     ranks.iter().try_for_each(|r| r.device.wait())?;
     for (start, pair) in timed.iter_mut().zip(marks.windows(2)) {

@@ -1,5 +1,6 @@
 //! A bucket's programs on the device, start by start.
 
+use super::choose::{Choices, Choosing};
 use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
 use super::ranks::{Known, Letterboxes};
@@ -29,6 +30,8 @@ pub struct Loaded {
     /// What sorts the picks of a step.
     pub picks: Memory,
     pub tables: Tables,
+    /// What chooses tokens, where the artifact has kernels for it.
+    pub choices: Option<Choices>,
     pub letterboxes: Letterboxes,
     pub known: Known,
     /// Lengths of whole axes, and of the mesh.
@@ -44,6 +47,8 @@ pub struct Loaded {
     pub early: Cell<bool>,
     /// Whether kernels also write what only a check reads.
     pub checks: Cell<bool>,
+    /// Shares of sums, where kernels of another number than the plan's are timed.
+    pub shares: Cell<Option<u64>>,
 }
 
 /// Rows of a step.
@@ -127,8 +132,8 @@ impl Loaded {
     }
 
     /// Starts everything.
-    pub fn run(&self, bucket: usize, counts: Counts) -> Result<(), String> {
-        run(std::slice::from_ref(self), bucket, counts)
+    pub fn run(&self, bucket: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
+        run(std::slice::from_ref(self), bucket, counts, choosing)
     }
 
     /// Runs one launch.
@@ -160,14 +165,31 @@ impl Loaded {
 
     fn title(&self, stage: &Stage<'_>, region: usize, start: &Start, error: &str) -> String {
         let kernel = self.code.kernels.get(start.kernel).map_or("?", |k| k.name.as_str());
-        let region = stage.graph.regions.get(region).map_or("?", |r| r.name.as_str());
-        format!("kernel `{kernel}` of region `{region}` in graph `{}`: {error}", stage.graph.name)
+        let graph = &stage.graph.graph;
+        let region = stage.graph.regions.get(region);
+        let name = region.map_or("?", |r| r.name.as_str());
+        // What a region computes last is what it is for.
+        let spans = region.iter().flat_map(|r| r.values.iter().rev()).filter_map(|v| graph.node(*v).span);
+        let place = spans.filter_map(|span| Some((self.facts.files.get(span.file as usize)?, span))).next();
+        let place = place.map_or(String::new(), |(file, span)| {
+            format!(", which means bytes {} to {} of `{file}`", span.start, span.end)
+        });
+        format!("kernel `{kernel}` of region `{name}` in graph `{}`{place}: {error}", stage.graph.name)
+    }
+
+    /// The kernel of a start: its own, or the one with the shares that are timed.
+    pub fn kernel_of(&self, region: &RegionCode, start: &Start) -> usize {
+        let timed = self.shares.get().and_then(|shares| {
+            let own = region.starts.iter().position(|s| std::ptr::eq(s, start))?;
+            region.alternatives.iter().find(|a| a.start == own && a.shares == shares)
+        });
+        timed.map_or(start.kernel, |a| a.kernel)
     }
 
     /// Runs one start of a region.
     pub fn start(&self, stage: &Stage<'_>, region: &RegionCode, start: &Start, counts: Counts) -> Result<(), String> {
-        let (kernel, code) =
-            self.kernels.get(start.kernel).zip(self.code.kernels.get(start.kernel)).ok_or("no kernel")?;
+        let index = self.kernel_of(region, start);
+        let (kernel, code) = self.kernels.get(index).zip(self.code.kernels.get(index)).ok_or("no kernel")?;
         let blocks = |b: &Blocks| -> Result<u32, String> {
             let units = counts.of(b.rows.as_deref())? as u64 * b.factor;
             u32::try_from(units.div_ceil(b.per_block.max(1))).map_err(|_| "more blocks than a start has".to_owned())
@@ -269,10 +291,17 @@ pub fn meets(start: &Start) -> bool {
 /// Starts everything on all ranks, graph by graph: none runs far ahead of what another has not been given yet. Ranks of one device go launch
 /// by launch, and meet when nothing else runs there: a kernel that waits for its predecessor would have the place of one that its predecessor
 /// waits for.
-pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts) -> Result<(), String> {
+pub fn run(ranks: &[Loaded], bucket: usize, counts: Counts, choosing: Choosing) -> Result<(), String> {
     let stages = ranks.iter().map(|r| r.stages(r.bucket(bucket)?)).collect::<Result<Vec<_>, String>>()?;
     ranks.iter().for_each(|r| r.early.set(false));
-    (0..stages.first().map_or(0, Vec::len)).try_for_each(|number| graph_of_all(ranks, &stages, number, counts))
+    if choosing.places {
+        ranks.iter().try_for_each(|r| r.place_tokens(r.bucket(bucket)?, counts))?;
+    }
+    (0..stages.first().map_or(0, Vec::len)).try_for_each(|number| graph_of_all(ranks, &stages, number, counts))?;
+    if choosing.chooses {
+        ranks.iter().try_for_each(|r| r.choose(r.bucket(bucket)?, counts, choosing))?;
+    }
+    Ok(())
 }
 
 /// The same for one graph, by its place among the stages.

@@ -1,7 +1,8 @@
 //! Small checkpoints, written with the format's own library.
 
 use artifact::{RecipeForm, WeightRecipe};
-use device::checkpoint::{Checkpoint, LoadErrors, LoadOptions, Weights};
+use device::WeightStore;
+use device::checkpoint::{Checkpoint, LoadErrors, LoadOptions, Streamed, Weights};
 use ir::{DType, Scope};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
@@ -103,7 +104,38 @@ pub fn load(dir: &Path, recipes: &[WeightRecipe]) -> Result<Weights, LoadErrors>
 }
 
 pub fn load_with(dir: &Path, recipes: &[WeightRecipe], options: &LoadOptions) -> Result<Weights, LoadErrors> {
-    Weights::load(recipes, &Checkpoint::open(dir)?, options, &mut |_| {})
+    let checkpoint = Checkpoint::open(dir)?;
+    let loaded = Weights::load(recipes, &checkpoint, options, &mut |_| {});
+    agrees(&loaded, Streamed::open(recipes, &checkpoint, options, |_| {}), recipes);
+    loaded
+}
+
+/// What is read when it is asked for is what is loaded, whole and in stretches, and what is refused is refused in the same words.
+fn agrees(loaded: &Result<Weights, LoadErrors>, streamed: Result<Streamed<'_>, LoadErrors>, recipes: &[WeightRecipe]) {
+    let (loaded, streamed) = match (loaded, streamed) {
+        (Ok(loaded), Ok(streamed)) => (loaded, streamed),
+        (loaded, streamed) => {
+            let texts = (loaded.as_ref().err().map(|e| e.to_string()), streamed.err().map(|e| e.to_string()));
+            assert_eq!(texts.0, texts.1);
+            return;
+        }
+    };
+    assert_eq!(loaded.conversions(), streamed.conversions());
+    let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for r in recipes {
+        let whole = WeightStore::f32(loaded, r.scope, &r.name, r.layer).unwrap();
+        assert_eq!(bits(&streamed.f32(r.scope, &r.name, r.layer).unwrap()), bits(&whole), "{}", r.name);
+        for at in [0, 1, whole.len() / 2, whole.len().saturating_sub(3)].into_iter().filter(|at| *at <= whole.len()) {
+            for store in [loaded as &dyn WeightStore, &streamed] {
+                let mut part = vec![0.0; (whole.len() - at).min(5)];
+                assert!(store.read(r.scope, &r.name, r.layer, at, &mut part));
+                assert_eq!(bits(&part), bits(&whole[at..at + part.len()]), "{} from {at} on", r.name);
+                let mut more = vec![0.0; whole.len() - at + 1];
+                assert!(!store.read(r.scope, &r.name, r.layer, at, &mut more), "{} ends", r.name);
+            }
+        }
+    }
+    assert!(!streamed.read(Scope::Model, "no such weight", None, 0, &mut []));
 }
 
 pub fn model(weights: &Weights, name: &str) -> Vec<f32> {

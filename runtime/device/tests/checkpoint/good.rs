@@ -206,6 +206,14 @@ fn progress_ends_at_the_total() {
     let total = 2 * (n as u64 + 2);
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
     assert!(seen.len() > 4 && seen.is_sorted());
+    let heard = std::sync::Mutex::new(Vec::new());
+    let note = |p: device::checkpoint::Progress| heard.lock().unwrap().push((p.done_bytes, p.total_bytes));
+    let streamed = device::checkpoint::Streamed::open(&recipes, &checkpoint, &LoadOptions::default(), note).unwrap();
+    for recipe in &recipes {
+        device::WeightStore::f32(&streamed, recipe.scope, &recipe.name, recipe.layer).unwrap();
+    }
+    drop(streamed);
+    assert_eq!(heard.into_inner().unwrap(), [(2 * n as u64, total), (total, total)]);
     assert_eq!(model(&weights, "a"), vec![1.0; n]);
 }
 

@@ -85,6 +85,49 @@ fn logprobs_are_of_the_processed_row_at_temperature_one() {
     assert_eq!(token.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1]);
 }
 
+/// Logits as models have them: three draws from -1 to 1, times ten.
+fn logits(n: u64) -> Vec<f32> {
+    let draw = |i| numerics::uniform(11, i) * 2.0 - 1.0;
+    (0..n).map(|i| (draw(3 * i) + draw(3 * i + 1) + draw(3 * i + 2)) * 10.0).collect()
+}
+
+#[test]
+fn weights_have_the_same_sum_in_every_order() {
+    let row = logits(1 << 18);
+    let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for temperature in [0.3, 1.0, 5.0] {
+        let weights: Vec<f64> = row.iter().map(|x| weight(*x, best, temperature)).collect();
+        let forwards: f64 = weights.iter().sum();
+        let backwards: f64 = weights.iter().rev().sum();
+        let parts: f64 = weights.chunks(77).map(|part| part.iter().sum::<f64>()).rev().sum();
+        assert_eq!([backwards, parts], [forwards; 2]);
+        let exact: f64 = row.iter().map(|x| f64::from(numerics::exp((x - best) / temperature))).sum();
+        // Half a unit each.
+        assert!((forwards - exact).abs() <= row.len() as f64 / f64::from(WEIGHT_UNITS), "{forwards} and {exact}");
+    }
+}
+
+#[test]
+fn what_a_device_finds_is_reported_as_if_it_were_chosen_here() {
+    let row = logits(500);
+    let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for s in [
+        Sampling { logprobs: Some(4), ..Sampling::default() },
+        Sampling { logprobs: Some(0), ..warm() },
+        Sampling { logprobs: Some(3), temperature: 0.6, top_k: 20, position: 9, ..warm() },
+        Sampling { logprobs: Some(3), untouched_logprobs: true, ..warm() },
+        warm(),
+    ] {
+        let wanted = sample(&row, &s, None).unwrap();
+        let temperature = if s.temperature == 0.0 { 1.0 } else { s.temperature };
+        let total = row.iter().map(|x| weight(*x, best, temperature)).sum();
+        let mut top: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let found = Found { id: wanted.id, logit: row[wanted.id as usize], best, total, top };
+        assert_eq!(found.report(&s), wanted);
+    }
+}
+
 #[test]
 fn what_cannot_be_chosen_is_an_error() {
     let plain = Sampling::default();
