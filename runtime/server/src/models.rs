@@ -40,11 +40,19 @@ impl Asker {
     }
 }
 
-/// What clients of the Messages API are told of the model; `created_at` is when it was loaded.
+/// What clients of the Messages API are told of the model; `created_at` is when it was loaded. Prompt and answer share the context.
 fn anthropic_card(app: &App) -> Value {
     let seconds = i64::try_from(app.created).unwrap_or(0);
     let created = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    json!({"type": "model", "id": app.model, "display_name": app.model, "created_at": created.to_string()})
+    json!({
+        "type": "model",
+        "id": app.model,
+        "display_name": app.model,
+        "created_at": created.to_string(),
+        "lifecycle": "active",
+        "max_input_tokens": app.service.limit_tokens(),
+        "max_tokens": app.service.limit_tokens(),
+    })
 }
 
 fn openai_card(app: &App) -> Value {

@@ -188,6 +188,20 @@ def test_models(client, server):
     assert client.models.retrieve(server.model).id == server.model
 
 
+@pytest.mark.parametrize("more", [{}, {"parameters": None}, {"strict": True}])
+def test_a_tool_without_parameters_is_called_with_none(client, server, more):
+    tool = {"type": "function", "function": {"name": "get_time", "description": "The time now.", **more}}
+    ask = {"model": server.model, "messages": [{"role": "user", "content": "What time is it?"}], "temperature": 0}
+    ask |= {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "get_time"}}}
+    whole = client.chat.completions.create(**ask).choices[0].message
+    assert [call.function.arguments for call in whole.tool_calls] == ["{}"] and whole.content is None
+    # What the client puts together from a stream is the same message.
+    with client.chat.completions.stream(**ask) as stream:
+        stream.until_done()
+        streamed = stream.get_final_completion().choices[0].message
+    assert [call.function.arguments for call in streamed.tool_calls] == ["{}"] and streamed.content is None
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "more, kind, param",

@@ -30,6 +30,23 @@ def asked(server, temperature=0, **more):
     return {**request, "extra_body": {"temperature": temperature}, **more}
 
 
+def test_models(claude, server):
+    [model] = claude.models.list()
+    assert (model.type, model.id, model.display_name, model.lifecycle) == ("model", server.model, server.model, "active")
+    assert model.created_at.tzinfo is not None and model.max_input_tokens > 0
+    assert claude.models.retrieve(server.model) == model
+    page = claude.models.list(limit=1, after_id=model.id)
+    assert page.data == [] and page.has_more is False and page.first_id is None
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("other")
+
+
+def test_a_tool_without_parameters_is_called_with_none(claude, server):
+    tool = {"name": "get_time", "description": "The time now.", "input_schema": {"type": "object", "properties": {}}}
+    message = claude.messages.create(**asked(server, tools=[tool], tool_choice={"type": "tool", "name": "get_time"}))
+    assert [block.input for block in message.content if block.type == "tool_use"] == [{}]
+
+
 def kinds(message):
     return [block.type for block in message.content]
 

@@ -137,7 +137,8 @@ async fn models_are_told_in_the_words_of_who_asks() {
     let created = card["created_at"].as_str().unwrap();
     assert_eq!(created.parse::<jiff::Timestamp>().unwrap().as_second(), app.created as i64);
     assert!(created.ends_with('Z') && created.contains('T'), "{created}");
-    assert_eq!(card, json!({"type": "model", "id": "toy", "display_name": "toy", "created_at": created}));
+    let told = json!({"type": "model", "id": "toy", "display_name": "toy", "created_at": created, "lifecycle": "active", "max_input_tokens": 512, "max_tokens": 512});
+    assert_eq!(card, told);
     let list = |data: Value, id: Value| json!({"data": data, "has_more": false, "first_id": id, "last_id": id});
     for query in ["", "?limit=1", "?limit=1000"] {
         let found = get_as_anthropic(&app, &format!("/v1/models{query}")).await.json();
