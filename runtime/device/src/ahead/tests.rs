@@ -43,7 +43,7 @@ fn requests() -> Vec<Request> {
         max_tokens: Some(3 + 4 * (i as usize % 4)),
         stop: vec![i % 7],
         sampling: Sampling {
-            temperature: if i % 2 == 0 { 0.0 } else { 0.9 },
+            temperature: if i.is_multiple_of(2) { 0.0 } else { 0.9 },
             seed: u64::from(i),
             frequency_penalty: if i % 12 == 3 { 0.7 } else { 0.0 },
             ..Sampling::default()
