@@ -98,6 +98,50 @@ fn a_request_is_aborted_while_it_waits_runs_or_is_in_flight() {
     assert_eq!(engine.take_events(), []);
 }
 
+/// How many steps were under way whenever one was waited for, and how many there were in all.
+fn under_way(engine: &mut Engine<Toy>, aborted: Option<RequestId>) -> (Vec<usize>, u64) {
+    let mut at_once = Vec::new();
+    loop {
+        match engine.step() {
+            Progress::Idle => return (at_once, engine.scheduler().counts().steps),
+            Progress::Waiting => {
+                at_once.push(engine.in_flight.len());
+                aborted.into_iter().for_each(|id| engine.abort(id));
+            }
+            Progress::Worked => {}
+        }
+    }
+}
+
+#[test]
+fn a_step_that_is_planned_ahead_leaves_nobody_behind() {
+    let engine = || {
+        let mut toy = Toy::new(facts(50, 4, 40, 8), hashing(50));
+        (toy.most_in_flight, toy.delay_polls) = (2, 1);
+        Engine::new(toy, Limits { running: 2, ..Limits::default() }).unwrap()
+    };
+    let penalised = || Request {
+        sampling: Sampling { frequency_penalty: 0.5, ..Sampling::default() },
+        ..request(&[3, 4], 4)
+    };
+    let mut plain = engine();
+    plain.submit(request(&[1, 2], 8)).unwrap();
+    let (at_once, steps) = under_way(&mut plain, None);
+    assert_eq!((at_once[0], steps), (2, 8));
+    // Its choices need the ones before, so nothing is planned until its last one is under way; both have a row in each step.
+    let mut both = engine();
+    both.submit(request(&[1, 2], 8)).unwrap();
+    both.submit(penalised()).unwrap();
+    let (at_once, steps) = under_way(&mut both, None);
+    assert_eq!((&at_once[..4], steps), (&[1, 1, 1, 2][..], 8));
+    // One that was given up needs nothing.
+    let mut both = engine();
+    both.submit(request(&[1, 2], 8)).unwrap();
+    let id = both.submit(penalised()).unwrap();
+    let (at_once, steps) = under_way(&mut both, Some(id));
+    assert_eq!((&at_once[..2], steps), (&[1, 2][..], 8));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, rng_seed: RngSeed::Fixed(7), ..Default::default() })]
     /// Chunking, batching, page order and aborted neighbours never change an answer; all pages come back.
