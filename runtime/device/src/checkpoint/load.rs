@@ -35,8 +35,6 @@ pub struct Progress {
 
 /// Elements converted at a time: about a megabyte, large against a thread's start, small against a weight.
 pub(super) const CHUNK_ELEMENTS: usize = 1 << 18;
-/// The same of scales of rows.
-const CHUNK_SCALES: usize = 1 << 6;
 
 impl Weights {
     /// Reads every weight that the recipes describe. `progress` is called on this thread.
@@ -121,38 +119,33 @@ fn assemble<T: Element>(source: &Source, done: &Sender<u64>) -> Vec<T> {
     let elements = source.recipe.elements().unwrap_or(0) as usize;
     // Zeroed memory costs nothing until it is written.
     let mut values = vec![T::default(); elements];
-    // A scale looks at a whole row.
-    let chunk = if matches!(source.values, Values::RowScales(..)) { CHUNK_SCALES } else { CHUNK_ELEMENTS };
-    values.par_chunks_mut(chunk).enumerate().for_each_with(done.clone(), |done, (number, into)| {
-        read_at(source, number * chunk, into);
-        // The receiver outlives the work; if it did not, only a report would be lost.
-        let _ = done.send(size_of_val(into) as u64);
-    });
-    values
-}
-
-/// Fills elements of a weight from `at` on; the weight has as many.
-pub(super) fn read_at<T: Element>(source: &Source, at: usize, into: &mut [T]) {
-    let runs = Runs::of(source.form);
     match &source.values {
-        Values::Of(bits) => fill(&runs, bits, at, into),
+        Values::Of(bits) => {
+            let runs = Runs::of(source.form);
+            values.par_chunks_mut(CHUNK_ELEMENTS).enumerate().for_each_with(done.clone(), |done, (chunk, into)| {
+                fill(&runs, bits, chunk * CHUNK_ELEMENTS, into);
+                // The receiver outlives the work; if it did not, only a report would be lost.
+                let _ = done.send(size_of_val(into) as u64);
+            });
+        }
         Values::Numbers(numbers) => {
-            let elements = source.recipe.elements().unwrap_or(0) as usize;
             let each = elements.div_ceil(numbers.len().max(1)).max(1);
-            for (i, x) in (at..).zip(into) {
-                *x = numbers.get(i / each).map_or_else(T::default, |number| T::rounded(*number));
-            }
+            values.chunks_mut(each).zip(numbers).for_each(|(part, x)| part.fill(T::rounded(*x)));
+            let _ = done.send(size_of_val(&values[..]) as u64);
         }
         Values::RowScales(tensors, columns) => {
+            let runs = Runs::of(source.form);
             let columns = (*columns).max(1);
-            for (row, x) in (at..).zip(into) {
+            values.par_iter_mut().enumerate().for_each(|(row, x)| {
                 let (tensor, offset, _) = runs.locate(row * runs.columns());
                 if let Some(found) = tensors.get(tensor) {
                     *x = T::rounded(row_scale(*found, offset / columns, columns));
                 }
-            }
+            });
+            let _ = done.send(size_of_val(&values[..]) as u64);
         }
     }
+    values
 }
 
 /// Fills the elements of a weight from `at` on.
@@ -231,5 +224,29 @@ impl Runs {
             index /= length;
         }
         (tensor, offset, run - inside)
+    }
+}
+
+/// Fills elements of a weight from `at` on; the weight has as many.
+pub(super) fn read_at<T: Element>(source: &Source, at: usize, into: &mut [T]) {
+    let runs = Runs::of(source.form);
+    match &source.values {
+        Values::Of(bits) => fill(&runs, bits, at, into),
+        Values::Numbers(numbers) => {
+            let elements = source.recipe.elements().unwrap_or(0) as usize;
+            let each = elements.div_ceil(numbers.len().max(1)).max(1);
+            for (i, x) in (at..).zip(into) {
+                *x = numbers.get(i / each).map_or_else(T::default, |number| T::rounded(*number));
+            }
+        }
+        Values::RowScales(tensors, columns) => {
+            let columns = (*columns).max(1);
+            for (row, x) in (at..).zip(into) {
+                let (tensor, offset, _) = runs.locate(row * runs.columns());
+                if let Some(found) = tensors.get(tensor) {
+                    *x = T::rounded(row_scale(*found, offset / columns, columns));
+                }
+            }
+        }
     }
 }
