@@ -230,6 +230,36 @@ fn is_zero(x: &u32) -> bool {
     *x == 0
 }
 
+/// Most parts of a row of logits: a warp has one lane for each.
+const MOST_PARTS: u64 = 32;
+
+impl DeviceCode {
+    /// Checks that every index finds what it points at; the error says which does not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let count = self.kernels.len();
+        let known = |who: &str, kernel: usize| match kernel < count {
+            true => Ok(()),
+            false => Err(format!("{who} kernel {kernel}, there are {count}")),
+        };
+        for region in self.entries.iter().flatten().flat_map(|g| &g.regions) {
+            region.starts.iter().try_for_each(|s| known("a start has", s.kernel))?;
+            for a in &region.alternatives {
+                known("an alternative has", a.kernel)?;
+                if a.start >= region.starts.len() {
+                    let (start, starts) = (a.start, region.starts.len());
+                    return Err(format!("an alternative is for start {start}, its region has {starts}"));
+                }
+            }
+        }
+        let Some(choice) = &self.choice else { return Ok(()) };
+        choice.kernels().into_iter().try_for_each(|(kernel, _)| known("the choice of tokens has", kernel))?;
+        if !(1..=MOST_PARTS).contains(&choice.parts) {
+            return Err(format!("tokens are chosen from rows in {} parts, a row has 1 to {MOST_PARTS}", choice.parts));
+        }
+        Ok(())
+    }
+}
+
 impl Start {
     /// Whether a launch of this variant in this bucket starts it.
     pub fn serves(&self, variant: ir::Variant, bucket: &ir::Bucket) -> bool {
@@ -250,5 +280,51 @@ impl KernelCode {
     /// Path of the readable source inside the artifact.
     pub fn source(&self) -> String {
         format!("kernels/{}.cu", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::Product;
+
+    #[test]
+    fn indices_that_find_nothing_are_told() {
+        let blocks = Blocks { rows: None, factor: 1, per_block: 1 };
+        let start = |kernel| Start {
+            kernel,
+            variants: Vec::new(),
+            buckets: None,
+            grid: [blocks.clone(), blocks.clone()],
+            params: Vec::new(),
+        };
+        let product = Product { columns: 1, k: 1, rows: 16 };
+        let other = |start, kernel| Alternative { start, product, shares: 1, kernel };
+        let choice = |place, parts| Some(ChoiceCode { best: 0, weigh: 0, select: 0, place, vocab: 8, parts });
+        let code = |start, alternative, choice| {
+            let region = RegionCode { starts: vec![start], alternatives: vec![alternative], ..RegionCode::default() };
+            let kernel = KernelCode {
+                name: "a".to_owned(),
+                threads: 32,
+                registers: 1,
+                shared_bytes: 0,
+                dynamic_bytes: 0,
+                stack_bytes: 0,
+            };
+            let graph = GraphCode { name: "g".to_owned(), regions: vec![region] };
+            DeviceCode { kernels: vec![kernel], entries: vec![vec![graph]], choice, ..DeviceCode::default() }.check()
+        };
+        assert_eq!(code(start(0), other(0, 0), choice(0, 32)), Ok(()));
+        let refused = [
+            (code(start(1), other(0, 0), None), "a start has kernel 1, there are 1"),
+            (code(start(0), other(0, 7), None), "an alternative has kernel 7, there are 1"),
+            (code(start(0), other(1, 0), None), "an alternative is for start 1, its region has 1"),
+            (code(start(0), other(0, 0), choice(9, 1)), "the choice of tokens has kernel 9, there are 1"),
+            (code(start(0), other(0, 0), choice(0, 33)), "tokens are chosen from rows in 33 parts, a row has 1 to 32"),
+            (code(start(0), other(0, 0), choice(0, 0)), "tokens are chosen from rows in 0 parts, a row has 1 to 32"),
+        ];
+        for (found, wanted) in refused {
+            assert_eq!(found, Err(wanted.to_owned()));
+        }
     }
 }

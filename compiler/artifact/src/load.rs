@@ -69,6 +69,7 @@ fn device(dir: &Path, manifest: &Manifest) -> Result<Option<DeviceCode>, LoadErr
         return Ok(None);
     }
     let mut code: DeviceCode = json(DEVICE, &read(dir, DEVICE, manifest)?)?;
+    code.check().map_err(|fact| structure(DEVICE, fact))?;
     for kernel in &code.kernels {
         for path in [kernel.cubin(), kernel.source()] {
             if !manifest.files.contains_key(&path) {

@@ -1,6 +1,6 @@
 //! `beam-run bench steps`: what whole steps take on CUDA devices, recorded as they run when serving, and every kernel start of them one by one.
 //!
-//! Times are the device's own: without writing a step's tables, reading logits back and choosing tokens. With `--synthetic` the weights are made
+//! Times are the device's own: without writing a step's tables and reading tokens back. With `--synthetic` the weights are made
 //! up on the device, so models can be measured that no host memory holds.
 
 use super::stats::{Draw, percentile};
