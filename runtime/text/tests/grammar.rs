@@ -182,6 +182,8 @@ fn check_turn(template: &Arc<ResponseTemplate>, tools: &Value, text: &str, held:
         let tool = tools.as_array().expect("tools").iter().find(|tool| tool["function"]["name"] == call.name.as_str());
         let schema = tool.expect("a declared tool")["function"].get("parameters").cloned().unwrap_or(json!({}));
         assert!(valid(&schema, &arguments), "{}: {} from {text}", call.name, call.arguments);
+        let mut names = arguments.as_object().expect("an object").keys();
+        assert!(!names.any(|name| name.contains(char::is_control)), "{} from {text}", call.arguments);
     }
     ended
 }

@@ -96,6 +96,14 @@ fn errors_are_in_the_words_of_the_grammar() {
             schema(json!({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2})),
             vec!["`schema.exclusiveM", "leaves no whole number between `exclusiveMinimum` 1 and `exclusiveMaximum` 2"],
         ),
+        (
+            schema(json!({"type": "string", "minLength": 4294967296u64})),
+            vec!["`schema.minLength`: is 4294967296, which no answer comes to; the limit is 2147483647; correct it"],
+        ),
+        (
+            schema(json!({"type": "array", "items": {"const": i64::MAX}, "minItems": 1, "maxItems": 0})),
+            vec!["`schema`: says things that no value has together; correct it"],
+        ),
         (schema(json!({"pattern": "a++"})), vec!["`schema.pattern`", "`+` repeats what is repeated already"]),
         (schema(json!({"pattern": "\\u{110000}"})), vec!["`schema.pattern`", "beyond `\\u{10FFFF}`"]),
         (

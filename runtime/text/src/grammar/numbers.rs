@@ -10,6 +10,8 @@ const UNSIGNED: f64 = 2.0 * SIGNED;
 const LOWEST: i64 = -9_223_372_036_854_774_784;
 /// From here on the library cannot count on from a bound.
 const COUNTED: i128 = 1_000_000_000_000_000_000;
+/// Most that is counted.
+const MOST_COUNTED: u64 = i32::MAX as u64;
 /// Most digits behind the point of a step.
 const PLACES: u32 = 9;
 
@@ -179,13 +181,14 @@ pub(crate) fn emptiness(map: &Map<String, Value>) -> Option<String> {
     is_empty.then(|| format!("leaves no {what} between {below} and {above}"))
 }
 
-/// A count, which may be written as `2.0`.
-pub(crate) fn count(value: &Value) -> Result<Value, String> {
+/// A count, which may be written as `2.0`; `None` for a most that no answer comes to.
+pub(crate) fn count(key: &str, value: &Value) -> Result<Option<Value>, String> {
     let float = value.as_f64().filter(|float| float.fract() == 0.0 && (0.0..SIGNED).contains(float));
-    match (value.as_u64(), float) {
-        (Some(_), _) => Ok(value.clone()),
-        (None, Some(float)) => Ok(json!(float as u64)),
-        (None, None) => Err(format!("is {value}, and no whole number from 0 on")),
+    let count = value.as_u64().or_else(|| float.map(|float| float as u64));
+    match count.ok_or_else(|| format!("is {value}, and no whole number from 0 on"))? {
+        count if count <= MOST_COUNTED => Ok(Some(json!(count))),
+        _ if key.starts_with("max") => Ok(None),
+        count => Err(format!("is {count}, which no answer comes to; the limit is {MOST_COUNTED}")),
     }
 }
 

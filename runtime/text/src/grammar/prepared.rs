@@ -264,7 +264,10 @@ impl<'a> Preparing<'a> {
                 Err(problem) => return self.unheld(place, key, &problem),
             },
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
-                numbers::count(value).map_err(|problem| wrong(place, key, &problem))?
+                match numbers::count(key, value).map_err(|problem| wrong(place, key, &problem))? {
+                    Some(count) => count,
+                    None => return Ok(None),
+                }
             }
             "pattern" => match self.pattern(value, place, key)? {
                 Some(pattern) => pattern,
