@@ -160,11 +160,16 @@ pub fn engine_of(
         loaded.map_err(failure)
     })?;
     drafts::learn_costs(&mut executor, &mut limits)?;
-    // With a drafter a step is planned when its drafts are known.
-    if !args.disable_overlap_schedule && executor.facts().draft.is_none() {
+    // With a drafter a step is planned when its drafts are known; a device may take two steps by itself.
+    let takes_one = executor.in_flight_limit() == 1 && executor.facts().draft.is_none();
+    if takes_one && !args.disable_overlap_schedule {
         executor = Box::new(
             Ahead::new(executor).map_err(|e| Failure::device(format!("R0305: no thread for the steps: {e}")))?,
         );
     }
-    Engine::new(executor, limits).map_err(Failure::input)
+    let mut engine = Engine::new(executor, limits).map_err(Failure::input)?;
+    if args.disable_overlap_schedule {
+        engine.take_one_step_at_a_time();
+    }
+    Ok(engine)
 }

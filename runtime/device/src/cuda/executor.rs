@@ -28,9 +28,12 @@ use indexmap::IndexMap;
 use ir::RowsPerSequence;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// Most steps in flight.
 const MOST_FLIGHTS: usize = 2;
+/// Between two looks at a device.
+const LOOK: Duration = Duration::from_micros(10);
 /// Most bytes of staging memory of a step; what is beyond is sent all the same, but the host waits.
 const MOST_STAGED_BYTES: usize = 32 << 20;
 
@@ -546,6 +549,14 @@ impl Executor for CudaExecutor {
 
     fn in_flight_limit(&self) -> usize {
         if self.facts.takes_choices { MOST_FLIGHTS } else { 1 }
+    }
+
+    fn wait_for_step(&mut self, most: Duration) {
+        let since = Instant::now();
+        let runs = |f: &Flight| f.started.staging.iter().any(|staging| matches!(staging.is_done(), Ok(false)));
+        while self.flights.front().is_some_and(runs) && since.elapsed() < most {
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn spare(&mut self) -> Option<Step> {

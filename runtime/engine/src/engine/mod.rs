@@ -27,6 +27,7 @@ pub struct Engine<E: Executor> {
     scheduler: Scheduler,
     transfers: Option<Transfers>,
     in_flight: VecDeque<(Ticket, Shares)>,
+    most_in_flight: usize,
     events: Vec<Event>,
     memory: Memory,
 }
@@ -36,13 +37,19 @@ impl<E: Executor> Engine<E> {
     pub fn new(executor: E, limits: Limits) -> Result<Self, String> {
         let scheduler = Scheduler::new(executor.facts().clone(), limits)?;
         let (in_flight, events, memory) = (VecDeque::new(), Vec::new(), Memory::default());
-        Ok(Engine { executor, scheduler, transfers: None, in_flight, events, memory })
+        let (transfers, most_in_flight) = (None, MOST_IN_FLIGHT);
+        Ok(Engine { executor, scheduler, transfers, in_flight, most_in_flight, events, memory })
     }
 
     /// Keeps copies of cached pages on the host from now on.
     pub fn with_host_tier(mut self, tier: Box<dyn HostTier>) -> Self {
         self.transfers = Some(Transfers::new(tier, &mut self.scheduler));
         self
+    }
+
+    /// Plans a step when the one before it is over, from now on, whatever the executor takes.
+    pub fn take_one_step_at_a_time(&mut self) {
+        self.most_in_flight = 1;
     }
 
     /// Measures evictions and loads from now on; to be called after [`Engine::with_host_tier`].
@@ -138,7 +145,7 @@ impl<E: Executor> Engine<E> {
             }
             moved = transfers.advance(&mut self.scheduler, &mut self.executor);
         }
-        let most = self.executor.in_flight_limit().clamp(1, MOST_IN_FLIGHT);
+        let most = self.executor.in_flight_limit().clamp(1, self.most_in_flight);
         let mut has_news = false;
         while self.in_flight.len() < most {
             if let Some(step) = self.executor.spare() {

@@ -120,10 +120,8 @@ fn a_step_that_is_planned_ahead_leaves_nobody_behind() {
         (toy.most_in_flight, toy.delay_polls) = (2, 1);
         Engine::new(toy, Limits { running: 2, ..Limits::default() }).unwrap()
     };
-    let penalised = || Request {
-        sampling: Sampling { frequency_penalty: 0.5, ..Sampling::default() },
-        ..request(&[3, 4], 4)
-    };
+    let penalised =
+        || Request { sampling: Sampling { frequency_penalty: 0.5, ..Sampling::default() }, ..request(&[3, 4], 4) };
     let mut plain = engine();
     plain.submit(request(&[1, 2], 8)).unwrap();
     let (at_once, steps) = under_way(&mut plain, None);
