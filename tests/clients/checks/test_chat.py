@@ -199,7 +199,7 @@ def test_a_tool_without_parameters_is_called_with_none(client, server, more):
     with client.chat.completions.stream(**ask) as stream:
         stream.until_done()
         streamed = stream.get_final_completion().choices[0].message
-    assert [call.function.arguments for call in streamed.tool_calls] == ["{}"] and streamed.content is None
+    assert [call.function.arguments for call in streamed.tool_calls] == ["{}"] and not streamed.content
 
 
 @pytest.mark.parametrize("stream", [False, True])

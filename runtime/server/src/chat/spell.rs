@@ -254,8 +254,7 @@ impl Chunks {
 
 impl Spell for Chunks {
     fn begin(&mut self, usage: Usage) -> Vec<Frame> {
-        // Whoever puts the deltas together comes to the message of the whole answer, whose content is null where there is none.
-        let delta = json!({"role": "assistant", "content": null}).to_string();
+        let delta = json!({"role": "assistant", "content": ""}).to_string();
         (0..self.choices.len()).map(|i| self.delta(i, &delta, None, usage)).collect()
     }
 
