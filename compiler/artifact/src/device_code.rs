@@ -230,6 +230,8 @@ fn is_zero(x: &u32) -> bool {
     *x == 0
 }
 
+/// Logits of a part of a row.
+pub const PART_LOGITS: u64 = 8192;
 /// Most parts of a row of logits: a warp has one lane for each.
 const MOST_PARTS: u64 = 32;
 
@@ -255,6 +257,11 @@ impl DeviceCode {
         choice.kernels().into_iter().try_for_each(|(kernel, _)| known("the choice of tokens has", kernel))?;
         if !(1..=MOST_PARTS).contains(&choice.parts) {
             return Err(format!("tokens are chosen from rows in {} parts, a row has 1 to {MOST_PARTS}", choice.parts));
+        }
+        let needed = choice.vocab.div_ceil(PART_LOGITS);
+        if choice.parts != needed {
+            let (vocab, parts) = (choice.vocab, choice.parts);
+            return Err(format!("tokens are chosen from {vocab} logits in {parts} parts, they have {needed}"));
         }
         Ok(())
     }
@@ -300,7 +307,8 @@ mod tests {
         };
         let product = Product { columns: 1, k: 1, rows: 16 };
         let other = |start, kernel| Alternative { start, product, shares: 1, kernel };
-        let choice = |place, parts| Some(ChoiceCode { best: 0, weigh: 0, select: 0, place, vocab: 8, parts });
+        let choice =
+            |place, parts| Some(ChoiceCode { best: 0, weigh: 0, select: 0, place, vocab: 32 * PART_LOGITS, parts });
         let code = |start, alternative, choice| {
             let region = RegionCode { starts: vec![start], alternatives: vec![alternative], ..RegionCode::default() };
             let kernel = KernelCode {
@@ -321,6 +329,10 @@ mod tests {
             (code(start(0), other(1, 0), None), "an alternative is for start 1, its region has 1"),
             (code(start(0), other(0, 0), choice(9, 1)), "the choice of tokens has kernel 9, there are 1"),
             (code(start(0), other(0, 0), choice(0, 33)), "tokens are chosen from rows in 33 parts, a row has 1 to 32"),
+            (
+                code(start(0), other(0, 0), choice(0, 31)),
+                "tokens are chosen from 262144 logits in 31 parts, they have 32",
+            ),
             (code(start(0), other(0, 0), choice(0, 0)), "tokens are chosen from rows in 0 parts, a row has 1 to 32"),
         ];
         for (found, wanted) in refused {

@@ -28,7 +28,7 @@ mod tuning;
 mod write;
 
 pub use device_code::{
-    Blocks, ChoiceCode, DeviceCode, GraphCode, KernelCode, Param, RegionCode, Scratch, Served, Start,
+    Blocks, ChoiceCode, DeviceCode, GraphCode, KernelCode, PART_LOGITS, Param, RegionCode, Scratch, Served, Start,
 };
 pub use drafter::{DRAFTER, Drafter, DrafterBlock, DrafterEntry, own_name};
 pub use error::{ERRORS, LoadError, WriteError, explain};

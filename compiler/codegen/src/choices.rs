@@ -1,10 +1,11 @@
 //! Kernels that choose tokens from rows of logits (`choose.cuh`).
 
 use crate::region::Unit;
+use artifact::PART_LOGITS;
 use ir::{DType, Extent, KernelEntry};
 
 /// Threads of a block that has a part of a row, and numbers that each of them looks at.
-const PART: [u64; 2] = [256, 32];
+const PART: [u64; 2] = [256, PART_LOGITS / 256];
 /// Threads of a block that selects from a row.
 const SELECTING: u64 = 512;
 /// Alternatives that it keeps in shared memory, of 16 bytes each.
@@ -28,7 +29,7 @@ pub fn vocab(entry: &KernelEntry) -> Option<u64> {
 
 /// Parts of a row.
 pub fn parts(vocab: u64) -> u64 {
-    vocab.div_ceil(PART[0] * PART[1])
+    vocab.div_ceil(PART_LOGITS)
 }
 
 /// The kernels, in the order of `artifact::ChoiceCode`.

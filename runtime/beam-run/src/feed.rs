@@ -43,7 +43,7 @@ impl Feed {
     pub fn run(&self, executor: &mut dyn Probed, first: usize, tokens: &[i32]) -> Result<Vec<Vec<f32>>, Failure> {
         let fault = |e: StepError| match e {
             StepError::Contract(_) => Failure::input(e),
-            StepError::Device(_) => Failure::device(e),
+            StepError::Device(_) | StepError::Cache(_) => Failure::device(e),
         };
         let step = self.step(executor.facts(), first, tokens);
         let ticket = executor.submit(step).map_err(fault)?;

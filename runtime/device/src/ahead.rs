@@ -44,7 +44,7 @@ struct Inner<E> {
     /// By wanted row; `None` where there is no token.
     chosen: Vec<Option<u32>>,
     /// Why cache memory is not what the next step takes it for.
-    broken: Option<StepError>,
+    broken: Option<String>,
 }
 
 #[derive(Default)]
@@ -120,13 +120,26 @@ impl<E: Executor> Shared<E> {
             let read = std::mem::take(&mut queue.read);
             drop(queue);
             let mut inner = locked(&self.executor);
-            read.into_iter().for_each(|output| inner.executor.take_back(output));
+            inner.change(|executor| {
+                read.into_iter().for_each(|output| executor.take_back(output));
+                Ok(())
+            });
             let over = match work {
                 Work::Step(ticket, step) => Some((ticket, inner.run(step, None))),
-                Work::Copy(kind, pages) => inner.change(|executor| executor.copy_pages(kind, &pages)),
-                Work::Zero(kind, pages) => inner.change(|executor| executor.zero_pages(kind, &pages)),
+                Work::Copy(kind, pages) => {
+                    inner.change(|executor| executor.copy_pages(kind, &pages));
+                    None
+                }
+                Work::Zero(kind, pages) => {
+                    inner.change(|executor| executor.zero_pages(kind, &pages));
+                    None
+                }
             };
-            let spare = inner.executor.spare();
+            let mut spare = None;
+            inner.change(|executor| {
+                spare = executor.spare();
+                Ok(())
+            });
             drop(inner);
             let mut queue = locked(&self.queue);
             queue.runs = false;
@@ -139,18 +152,25 @@ impl<E: Executor> Shared<E> {
 }
 
 impl<E: Executor> Inner<E> {
-    /// Changes cache memory. What goes wrong is the next step's fault, as nobody waits for it here.
-    fn change<T>(&mut self, call: impl FnOnce(&mut E) -> Result<(), StepError>) -> Option<T> {
+    /// Does what nobody waits for, such as a change of cache memory. What goes wrong is told to whoever asks next.
+    fn change(&mut self, call: impl FnOnce(&mut E) -> Result<(), StepError>) {
         if let Err(error) = caught(|| call(&mut self.executor)) {
-            self.broken.get_or_insert(error);
+            self.broken.get_or_insert(error.to_string());
         }
-        None
+    }
+
+    /// Refuses cache memory that is not what it is taken for.
+    fn whole(&mut self) -> Result<&mut E, StepError> {
+        match &self.broken {
+            Some(text) => Err(StepError::Cache(text.clone())),
+            None => Ok(&mut self.executor),
+        }
     }
 
     /// Runs a step to its end.
     fn run(&mut self, step: Step, arrivals: Option<&mut dyn Arrivals>) -> Result<StepOutput, StepError> {
         let output = match self.broken.take() {
-            Some(error) => Err(error),
+            Some(text) => Err(StepError::Cache(text)),
             None => caught(|| self.run_filled(step, arrivals)),
         };
         self.chosen.clear();
@@ -187,7 +207,7 @@ impl<E: Executor> Inner<E> {
     }
 }
 
-/// How long an executor that runs elsewhere is left alone between two looks at it.
+/// How long an executor that runs elsewhere is left alone between two looks at it: little against a step, much against a look.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A defect in an executor costs the step in which it shows.
@@ -222,6 +242,8 @@ impl<E: Executor + 'static> Executor for Ahead<E> {
 
     fn poll(&mut self, ticket: Ticket) -> Result<Option<StepOutput>, StepError> {
         let mut queue = locked(&self.shared.queue);
+        // Of steps before this one nobody will ask any more.
+        queue.over.retain(|(other, _)| other.0 >= ticket.0);
         if let Some(at) = queue.over.iter().position(|(other, _)| *other == ticket) {
             return queue.over.swap_remove(at).1.map(Some);
         }
@@ -259,11 +281,11 @@ impl<E: Executor + 'static> Executor for Ahead<E> {
         page: PhysicalPage,
         out: &mut Vec<u8>,
     ) -> Result<(), StepError> {
-        self.at_rest().executor.read_layer(kind, layer, page, out)
+        self.at_rest().whole()?.read_layer(kind, layer, page, out)
     }
 
     fn write_layer(&mut self, kind: usize, layer: usize, page: PhysicalPage, bytes: &[u8]) -> Result<(), StepError> {
-        self.at_rest().executor.write_layer(kind, layer, page, bytes)
+        self.at_rest().whole()?.write_layer(kind, layer, page, bytes)
     }
 
     fn spare(&mut self) -> Option<Step> {

@@ -70,7 +70,7 @@ enum Pools<'a> {
 struct Block<'b> {
     first: usize,
     count: usize,
-    /// Whether these are all rows there are.
+    /// Whether these are all rows of their run.
     alone: bool,
     reads: &'b [View<'b>],
     pools: &'b Pools<'b>,

@@ -9,6 +9,11 @@ pub trait WeightStore: Sync {
     /// All elements of a weight, row-major, as binary32 (an exact widening of what is resident); `None` if there is no such weight.
     fn f32(&self, scope: Scope, name: &str, layer: Option<usize>) -> Option<Arc<Vec<f32>>>;
 
+    /// How many elements a weight has.
+    fn elements(&self, scope: Scope, name: &str, layer: Option<usize>) -> Option<usize> {
+        self.f32(scope, name, layer).map(|whole| whole.len())
+    }
+
     /// The same for the elements from `at` on, as many as `into` takes; false if there is no such weight, or not so much of it.
     fn read(&self, scope: Scope, name: &str, layer: Option<usize>, at: usize, into: &mut [f32]) -> bool {
         let whole = self.f32(scope, name, layer);

@@ -63,6 +63,9 @@ pub enum StepError {
     /// The device failed; the text names kernel, region and operation.
     #[error("step failed: {0}")]
     Device(String),
+    /// Cache memory is not what it is taken for: nobody that uses it can go on.
+    #[error("cache memory could not be changed: {0}")]
+    Cache(String),
 }
 
 /// Puts one layer's part of a page where the device has it; an error loses the prefix that it belongs to.

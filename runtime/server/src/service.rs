@@ -541,6 +541,7 @@ impl<E: Executor> Worker<E> {
     fn take_orders(&mut self, progress: Progress, poll: Duration) -> bool {
         let first = match progress {
             Progress::Idle => {
+                self.writers.go(None);
                 let Ok(order) = self.inbox.recv() else { return false };
                 let (now, metrics) = (Instant::now(), &self.state.metrics);
                 metrics.wakes(now);

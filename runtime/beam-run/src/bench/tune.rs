@@ -45,8 +45,9 @@ pub fn tune(args: &TuneArgs) -> Result<(), Failure> {
             "R0511: the artifact holds one kernel for each product, so there is nothing to choose from; compile it with `beamc compile --tunable`",
         ));
     }
-    // Checked before anything is timed.
-    std::fs::write(&args.out, "").map_err(|e| unwritten(args, &e))?;
+    // Checked before anything is timed; what is there stays until there is something better.
+    let place = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&args.out);
+    place.map_err(|e| unwritten(args, &e))?;
     let buckets = artifact.plan.entries.iter().take(1).flat_map(|e| &e.buckets).map(|b| &b.bucket);
     let mut steps: Vec<(usize, usize)> = buckets
         .filter(|b| b.tokens <= MOST_ROWS)

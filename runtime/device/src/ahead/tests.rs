@@ -146,7 +146,7 @@ fn a_fault_is_that_of_the_step_in_which_it_shows() {
     let behind = ahead.submit(step(-1)).unwrap();
     let after = ahead.submit(step(5)).unwrap();
     let error = ended(&mut ahead, broken).unwrap_err().to_string();
-    assert!(error.contains("page 99 of kind 0"), "{error}");
+    assert!(error.contains("cache memory could not be changed") && error.contains("page 99 of kind 0"), "{error}");
     assert!(ended(&mut ahead, behind).is_ok() && ended(&mut ahead, after).is_ok());
 
     let model: Model = Box::new(|history| match history {
@@ -158,6 +158,37 @@ fn a_fault_is_that_of_the_step_in_which_it_shows() {
     let error = ended(&mut ahead, broken).unwrap_err().to_string();
     assert!(error.contains("the executor broke off: a defect"), "{error}");
     assert!(ended(&mut ahead, after).is_ok());
+}
+
+#[test]
+fn whoever_asks_for_a_later_step_wants_no_earlier_one() {
+    let mut ahead = Ahead::new(toy(4)).unwrap();
+    let lost = ahead.submit(step(5)).unwrap();
+    let asked = ahead.submit(step(6)).unwrap();
+    assert!(ended(&mut ahead, asked).is_ok());
+    assert!(locked(&ahead.shared.queue).over.is_empty(), "an output that nobody takes is kept");
+    assert!(ahead.poll(lost).is_err());
+}
+
+/// A copy that goes wrong ends all that use the memory.
+#[test]
+fn broken_memory_is_nobodys() {
+    let mut engine = Engine::new(Ahead::new(toy(60)).unwrap(), limits()).unwrap();
+    for request in requests().into_iter().take(4) {
+        engine.submit(request).unwrap();
+    }
+    engine.executor_mut().copy_pages(0, &[(1, 99)]).unwrap();
+    assert!(
+        engine.executor_mut().read_layer(0, 0, 1, &mut Vec::new()).unwrap_err().to_string().contains("cache memory")
+    );
+    for (_, reason) in answers(&mut engine) {
+        assert!(matches!(&reason, Some(FinishReason::Error(text)) if text.contains("cache memory")), "{reason:?}");
+    }
+    engine.submit(requests().swap_remove(0)).unwrap();
+    assert_eq!(
+        answers(&mut engine).last().unwrap().1.as_ref().map(|r| matches!(r, FinishReason::Error(_))),
+        Some(false)
+    );
 }
 
 #[test]

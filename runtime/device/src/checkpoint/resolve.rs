@@ -136,9 +136,9 @@ impl<'a> Candidate<'a> {
         self.found.iter().flatten().next().is_some_and(|found| reads(self.form, dtype, &found.entry.dtype))
     }
 
-    fn first_present(&self) -> String {
+    fn first_present(&self) -> &str {
         let at = self.found.iter().position(Option::is_some).unwrap_or(0);
-        quoted(self.names.get(at).unwrap_or(&self.form.tensor))
+        self.names.get(at).unwrap_or(&self.form.tensor)
     }
 }
 
@@ -185,7 +185,7 @@ impl<'a> Matcher<'a> {
             return None;
         }
         if let [one, other, ..] = present.as_slice() {
-            let (one, other) = (one.first_present(), other.first_present());
+            let (one, other) = (quoted(one.first_present()), quoted(other.first_present()));
             self.problems.push(Problem::Ambiguous { weight: recipe.title(), one, other });
             return None;
         }
@@ -283,20 +283,20 @@ impl<'a> Matcher<'a> {
         let all = candidate.beside.iter().zip(&candidate.beside_found).zip(&candidate.found);
         for ((name, scales), codes) in all {
             if let (None, Some(codes)) = (scales, codes) {
-                self.alone(recipe, quoted(name), *codes);
+                self.alone(recipe, name, *codes);
             }
         }
         candidate.beside_found.iter().flatten().copied().collect()
     }
 
     /// Refuses codes without a tensor that they need.
-    fn alone(&mut self, recipe: &WeightRecipe, looked_for: String, codes: Found<'a>) {
-        if self.checkpoint.is_lost(&looked_for) {
+    fn alone(&mut self, recipe: &WeightRecipe, looked_for: &str, codes: Found<'a>) {
+        if self.checkpoint.is_lost(looked_for) {
             return;
         }
         self.problems.push(Problem::Alone {
             weight: recipe.title(),
-            looked_for,
+            looked_for: quoted(looked_for),
             tensor: quoted(&codes.entry.name),
             file: quoted(codes.file),
             found: codes.entry.dtype.to_string(),
@@ -405,7 +405,7 @@ impl<'a> Matcher<'a> {
                 found: found.entry.dtype.to_string(),
                 resident: recipe.dtype,
             }),
-            (None, Some(lacking)) if plain => self.alone(recipe, quoted(&lacking), found),
+            (None, Some(lacking)) if plain => self.alone(recipe, &lacking, found),
             _ => self.refuse(recipe, found, words(form, recipe.dtype).to_owned()),
         }
     }

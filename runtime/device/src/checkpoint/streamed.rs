@@ -75,19 +75,29 @@ impl WeightStore for Streamed<'_> {
         self.read(scope, name, layer, 0, &mut numbers).then(|| Arc::new(numbers))
     }
 
+    fn elements(&self, scope: Scope, name: &str, layer: Option<usize>) -> Option<usize> {
+        usize::try_from(self.source(scope, name, layer)?.recipe.elements()?).ok()
+    }
+
     fn read(&self, scope: Scope, name: &str, layer: Option<usize>, at: usize, into: &mut [f32]) -> bool {
         let Some(source) = self.source(scope, name, layer) else { return false };
         let elements = source.recipe.elements().unwrap_or(0);
         if at.checked_add(into.len()).is_none_or(|end| end as u64 > elements) {
             return false;
         }
-        if let Err(problem) = read_at(source, at, into) {
+        let kept = resident(source.recipe.dtype);
+        // By way of the format that is kept, so that numbers beyond it are seen.
+        let done = if kept == DType::Bf16 {
+            let mut bits = vec![0u16; into.len()];
+            let done = read_at(source, at, &mut bits);
+            into.iter_mut().zip(bits).for_each(|(x, bits)| *x = numerics::bf16_value(bits));
+            done
+        } else {
+            read_at(source, at, into)
+        };
+        if let Err(problem) = done {
             self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
             return false;
-        }
-        let kept = resident(source.recipe.dtype);
-        if kept == DType::Bf16 {
-            into.iter_mut().for_each(|x| *x = numerics::bf16_value(numerics::bf16_bits(*x)));
         }
         let bytes = kept.bytes_for(into.len() as u64);
         if bytes > 0 {

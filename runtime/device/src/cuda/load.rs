@@ -202,16 +202,16 @@ fn fetch(
     if store.read(piece.scope, &part.weight, piece.layer, start, into) {
         return Ok(());
     }
-    Err(match store.f32(piece.scope, &part.weight, piece.layer) {
+    Err(match store.elements(piece.scope, &part.weight, piece.layer) {
         None => PrepareError::WeightMissing {
             graph: "any".to_owned(),
             weight: format!("`{}`", part.weight),
             fact: NOT_LOADED,
         },
-        Some(whole) => PrepareError::WeightSize {
+        Some(found) => PrepareError::WeightSize {
             graph: "any".to_owned(),
             weight: piece.title(),
-            found: whole.len(),
+            found,
             needed: start + into.len(),
         },
     })

@@ -185,7 +185,12 @@ impl<E: Executor> Engine<E> {
                 self.scheduler.absorb(&shares, &mut output, &mut self.events);
                 self.executor.take_back(output);
             }
-            Err(error) => self.scheduler.fail(&shares, &error.to_string(), &mut self.events),
+            Err(error) => {
+                self.scheduler.fail(&shares, &error.to_string(), &mut self.events);
+                if matches!(error, StepError::Cache(_)) {
+                    return self.break_off(&error);
+                }
+            }
         }
         self.scheduler.recycle_shares(shares);
         Progress::Worked

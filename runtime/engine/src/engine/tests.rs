@@ -126,6 +126,10 @@ fn a_step_that_is_planned_ahead_leaves_nobody_behind() {
     plain.submit(request(&[1, 2], 8)).unwrap();
     let (at_once, steps) = under_way(&mut plain, None);
     assert_eq!((at_once[0], steps), (2, 8));
+    let mut single = engine();
+    single.take_one_step_at_a_time();
+    single.submit(request(&[1, 2], 8)).unwrap();
+    assert_eq!(under_way(&mut single, None), (vec![1; 8], 8));
     // Its choices need the ones before, so nothing is planned until its last one is under way; both have a row in each step.
     let mut both = engine();
     both.submit(request(&[1, 2], 8)).unwrap();

@@ -94,6 +94,8 @@ fn refused(place: &str, error: &str) -> GrammarError {
 
 /// The same for what was made of a schema: where no value is of it, with what shows why.
 fn refused_schema(place: &str, schema: &Value, error: &str) -> GrammarError {
+    // The library's words for that, at the beginning of a sentence and inside one. Where they change, the tests of empty ranges and
+    // impossible patterns show it.
     let is_empty = ["nsatisfiable", "empty"].iter().any(|word| error.contains(word));
     match prepared::emptiness(schema).filter(|_| is_empty) {
         Some(problem) => GrammarError::bad(&problem.below(place), problem.problem, "correct it"),

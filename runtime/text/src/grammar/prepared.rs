@@ -371,7 +371,8 @@ impl<'a> Preparing<'a> {
         let Some(pattern) = value.as_str() else { return Err(wrong(place, key, "is no text")) };
         let Translated { text, hir, unheld } =
             translated(pattern).map_err(|problem| wrong(place, key, &format!("is `{pattern}`: {problem}")))?;
-        if hir.properties().minimum_len().is_none() {
+        // A member that no name finds leaves its object as it is.
+        if key == "pattern" && hir.properties().minimum_len().is_none() {
             let problem = format!("is `{pattern}`, which finds nothing in any text");
             self.emptiness.get_or_insert_with(|| wrong(place, key, &problem));
         }
