@@ -138,17 +138,23 @@ impl IntoResponse for ApiError {
 
 /// What the engine will not take, by the field that asked for it; `prompt` and `max_tokens` are the protocol's names.
 pub(crate) fn refused(refusal: &Refusal, prompt: &str, max_tokens: &str) -> ApiError {
-    let (param, code) = match refusal {
-        Refusal::EmptyPrompt | Refusal::UnknownToken { .. } => (prompt, "invalid_prompt"),
-        Refusal::PromptTooLong { .. } => (prompt, "context_length_exceeded"),
-        Refusal::AnswerTooLong { .. } => (max_tokens, "context_length_exceeded"),
-        Refusal::NoAnswer => (max_tokens, "invalid_value"),
-        Refusal::MinTokens { .. } => ("min_tokens", "invalid_value"),
-        Refusal::Sampling(SampleError::Parameter { name, .. }) => (*name, "invalid_value"),
-        Refusal::Sampling(SampleError::UnknownToken { .. }) => ("logit_bias", "invalid_value"),
-        Refusal::Sampling(_) => ("temperature", "invalid_value"),
+    // Where the limit stands inside another field, so do its neighbours.
+    let beside = |name: &str| match max_tokens.split_once('.') {
+        Some((outer, _)) => format!("{outer}.{name}"),
+        None => name.to_owned(),
     };
-    ApiError::field(param, code, refusal.to_string())
+    let min_tokens = if max_tokens.ends_with("max_new_tokens") { "min_new_tokens" } else { "min_tokens" };
+    let (param, code) = match refusal {
+        Refusal::EmptyPrompt | Refusal::UnknownToken { .. } => (prompt.to_owned(), "invalid_prompt"),
+        Refusal::PromptTooLong { .. } => (prompt.to_owned(), "context_length_exceeded"),
+        Refusal::AnswerTooLong { .. } => (max_tokens.to_owned(), "context_length_exceeded"),
+        Refusal::NoAnswer => (max_tokens.to_owned(), "invalid_value"),
+        Refusal::MinTokens { .. } => (beside(min_tokens), "invalid_value"),
+        Refusal::Sampling(SampleError::Parameter { name, .. }) => (beside(name), "invalid_value"),
+        Refusal::Sampling(SampleError::UnknownToken { .. }) => (beside("logit_bias"), "invalid_value"),
+        Refusal::Sampling(_) => (beside("temperature"), "invalid_value"),
+    };
+    ApiError::field(&param, code, refusal.to_string())
 }
 
 /// The message of an error of the engine without its code, as it stands behind a place.

@@ -265,6 +265,18 @@ fn table() -> Vec<(Value, &'static str, &'static str, Strict)> {
             "[]",
             Held,
         ),
+        (
+            json!({"type": "array", "items": {"const": i64::MAX}, "maxItems": 1}),
+            "[9223372036854775807]",
+            "[9223372036854775807,9223372036854775807]",
+            Held,
+        ),
+        (
+            json!({"type": "array", "items": {"type": ["integer", "null"], "minimum": 1u64 << 60}, "minItems": 1, "maxItems": 1}),
+            "[null]",
+            "[]",
+            Held,
+        ),
         (json!({"type": "string", "pattern": "^[a-c]+$"}), "\"abc\"", "\"abd\"", Held),
         (json!({"type": "string", "pattern": "^[\\u0000-\\u001f]{3}$"}), "\"\\n\\t\\n\"", "\"\\n\\\"\\\"\"", Held),
         (json!({"type": "string", "pattern": "^[^\"]*$"}), "\"a\\n\\\\\"", "\"a\\\"\"", Held),

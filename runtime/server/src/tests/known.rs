@@ -197,6 +197,10 @@ async fn what_generate_says_beside_its_sampling_counts() {
         (json!({"text": "A", "priority": "high"}), "priority"),
         (json!({"text": "A", "cache_salt": ""}), "cache_salt"),
         (json!({"text": "A", "sampling_params": {"min_new_tokens": "x"}}), "sampling_params.min_new_tokens"),
+        (
+            json!({"text": "A", "sampling_params": {"max_new_tokens": 5, "min_new_tokens": 6}}),
+            "sampling_params.min_new_tokens",
+        ),
         (json!({"text": "A", "temperature": 0}), "temperature"),
     ] {
         let reply = post(&app, "/generate", body.clone()).await.json();

@@ -42,9 +42,9 @@ pub(crate) fn are_exact(value: &Value, long: Long) -> Result<(), String> {
 fn inexact(number: &Number, place: &str) -> String {
     let float = number.as_f64().unwrap_or(f64::NAN);
     match number.is_f64() && !(-SIGNED < float && float < UNSIGNED) {
-        false => format!("has the number {number}, whose digits a float does not hold{place}"),
+        false => format!("has the number {number}, too long to be held exactly{place}"),
         // What was sent is not known any more.
-        true => format!("has a number beyond 64 bits, near {number}, whose digits a float does not hold{place}"),
+        true => format!("has a number beyond 64 bits, near {number}, too long to be held exactly{place}"),
     }
 }
 

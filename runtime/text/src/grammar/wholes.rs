@@ -345,8 +345,14 @@ fn written(writer: &mut Writer, part: &Part, style: &Style) -> String {
             if *most == Some(0) {
                 return empty;
             }
-            let most = most.map_or(String::new(), |most| (most - 1).to_string());
-            let more = format!("({space} \",\" {space} {one}){{{},{most}}}", least.saturating_sub(1));
+            // The library has no repetition that ends at none.
+            let more = match most {
+                Some(1) => String::new(),
+                most => {
+                    let most = most.map_or(String::new(), |most| (most - 1).to_string());
+                    format!("({space} \",\" {space} {one}){{{},{most}}}", least.saturating_sub(1))
+                }
+            };
             let some = format!("\"[\" {space} {one} {more} {space} \"]\"");
             if *least == 0 { writer.rule(&format!("{empty} | {some}")) } else { some }
         }
