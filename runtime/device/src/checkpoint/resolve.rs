@@ -335,8 +335,8 @@ impl<'a> Matcher<'a> {
         let name = |at: usize| quoted(candidate.names.get(at).unwrap_or(&candidate.form.tensor));
         let of = |at: usize, number: f32| {
             let absent = candidate.found.get(at).is_some_and(Option::is_none);
-            let absent = if absent { ", as it is not in the checkpoint" } else { "" };
-            let largest = if slices > 1 { format!(", the largest of {slices}") } else { String::new() };
+            let absent = if absent { " (as it is not in the checkpoint)" } else { "" };
+            let largest = if slices > 1 { format!(" (the largest of {slices})") } else { String::new() };
             format!("{number}{absent}{largest}")
         };
         self.problems.push(Problem::Different {

@@ -141,7 +141,7 @@ fn one_number_of_several_tensors_must_be_one() {
     // Where numbers may be absent each that is counts as 1, and they must still be one.
     let may_lack = [WeightRecipe { absent: Some(1.0), ..recipes[0].clone() }];
     let told = with(dir.path(), &may_lack, &LoadOptions::default()).unwrap_err();
-    for part in ["W0311", "`a.input_scale` is 0.5", "`b.input_scale` is 1, as it is not in the checkpoint", "--unpack"]
+    for part in ["W0311", "`a.input_scale` is 0.5", "`b.input_scale` is 1 (as it is not in the checkpoint)", "--unpack"]
     {
         assert!(told.contains(part), "{told}");
     }
@@ -174,14 +174,14 @@ fn products_of_experts_have_one_largest_number() {
     let all = |up: [f32; 2]| [&gate[..], &[number("0.up", up[0]), number("1.up", up[1])]].concat();
     assert_eq!(loaded(None, &all([0.5, 2.0])), Ok(vec![2.0]));
     let told = loaded(None, &all([0.25, 3.0])).unwrap_err();
-    let facts = "`x.0.gate.input_scale` is 2, the largest of 2, but `x.1.up.input_scale` is 3, the largest of 2";
+    let facts = "`x.0.gate.input_scale` is 2 (the largest of 2) and `x.1.up.input_scale` is 3 (the largest of 2)";
     assert!(told.starts_with("W0311: W.x.input") && told.contains(facts), "{told}");
     let lacking = [&gate[..], &[number("0.up", 2.0)]].concat();
     assert_eq!(loaded(Some(1.0), &lacking), Ok(vec![2.0]));
     let told = loaded(None, &lacking).unwrap_err();
     assert!(told.starts_with("W0314") && told.contains("1 of 4 tensors"), "{told}");
     let told = loaded(Some(1.0), &[&gate[1..], &[number("0.up", 0.5), number("1.up", 0.5)]].concat()).unwrap_err();
-    let facts = "`x.0.gate.input_scale` is 1, as it is not in the checkpoint, the largest of 2";
+    let facts = "`x.0.gate.input_scale` is 1 (as it is not in the checkpoint) (the largest of 2)";
     assert!(told.starts_with("W0311") && told.contains(facts), "{told}");
 }
 
