@@ -186,6 +186,11 @@ fn explain_shows_the_section() {
     let shown = Programs::built().beamc(&["explain", "B0263", "--json"]).out;
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     assert!(shown["example"].as_str().expect("an example").contains("error[B0263]"), "{shown}");
+    // Those of the other program are its own to explain.
+    for code in ["W0312", "R0722", "e0101", "X0301", "D0001"] {
+        let done = Programs::built().beamc(&["explain", code]);
+        assert!(done.code == 2 && done.err.contains("help: it is a code of `beam-run`"), "{}", done.err);
+    }
 }
 
 /// With `--json` every command ends badly in one form, whatever was wrong.

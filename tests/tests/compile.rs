@@ -178,3 +178,37 @@ fn targets_tell_their_facts_and_sources() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json.as_array().expect("list").len(), list.lines().count());
 }
+
+/// What is read stays as it is: an output over it, among it, or around it is refused before anything is written.
+#[test]
+fn outputs_are_apart_from_inputs() {
+    let work = tempfile::tempdir().expect("folder");
+    let path = |name: &str| work.path().join(name).to_str().expect("UTF-8").to_owned();
+    std::fs::create_dir(path("model")).expect("folder");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(nano().join(name), path(&format!("model/{name}"))).expect("a file");
+    }
+    std::fs::write(path("spec.toml"), "extends = \"beam-nano\"\n").expect("spec");
+    let before = files(work.path());
+    for (command, input, out, place) in [
+        ("import", "model/config.json", "model/config.json", "is"),
+        ("import", "model/config.json", "model/model.safetensors", "is"),
+        ("import", "model", "model/config.json", "lies in"),
+        ("import", "model", "model/spec.toml", "lies in"),
+        ("compile", "model", "model/sub", "lies in"),
+        ("compile", "model", "model/deep/../sub", "lies in"),
+        ("compile", "model", "model", "lies in"),
+        ("compile", "spec.toml", "spec.toml", "is"),
+        ("compile", "model", "", "holds"),
+    ] {
+        let (input, out) = (path(input), path(out));
+        let mut args = vec![command, &input, "-o", &out];
+        args.extend(["--target", "cpu"].iter().filter(|_| command == "compile"));
+        let done = Programs::built().beamc(&args);
+        let facts = format!("error[C0014]: `--output {out}` {place} `");
+        assert!(done.code == 2 && done.err.starts_with(&facts) && done.err.contains("help: "), "{}", done.err);
+        assert!(files(work.path()) == before, "{command} {out}");
+    }
+    let done = Programs::built().beamc(&["import", &path("model/config.json"), "-o", &path("model/spec.toml")]);
+    assert_eq!(done.code, 0, "a new file beside a config that is named: {}", done.err);
+}

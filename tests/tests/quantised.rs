@@ -478,3 +478,76 @@ fn numbers_of_inputs_that_are_missing_are_asked_for() {
     let found = logits(&work.path().join("told"), &w4a16, &file, &[]);
     assert!(found.data.iter().all(|x| x.is_finite()));
 }
+
+/// Logits that are no numbers are no result: the place is named, and what was asked for is there to be looked at.
+#[test]
+fn logits_that_are_not_finite_end_badly() {
+    let work = tempfile::tempdir().expect("folder");
+    let (good, bad) = (work.path().join("good"), work.path().join("bad"));
+    seeded(&odd_config(), &good, 7, 1);
+    seeded(&odd_config(), &bad, 7, 1);
+    // About the largest number there is: rows become infinite in either direction, and what is summed over them no number.
+    damage(&bad, "model.norm.weight", |bytes| match bytes.len() / 80 {
+        2 => bytes.as_chunks_mut().0.iter_mut().for_each(|x| *x = numerics::bf16_bits(3.3e38).to_le_bytes()),
+        _ => bytes.as_chunks_mut().0.iter_mut().for_each(|x| *x = 3.3e38f32.to_le_bytes()),
+    });
+    let artifact = Programs::built().compile(&good, "cpu", work.path());
+    let file = tokens(work.path(), &json!({"tokens": [[1, 2, 3], [4, 5]]}));
+    let out = work.path().join("logits.safetensors");
+    let score = |model: &Path, more: &[&str]| {
+        let args = ["score", text(&artifact), "--model", text(model), "--tokens", text(&file)];
+        Programs::built().beam_run(&[&args, more].concat())
+    };
+    for more in [&[][..], &["--nll"], &["--json"]] {
+        let done = score(&bad, &[&["--out", text(&out)], more].concat());
+        let told = ["error[R0417]: sequence 0 has logits at position 0 ", "--trace"];
+        assert!(done.code == 1 && told.iter().all(|part| done.err.contains(part)), "{more:?}: {}", done.err);
+        assert_eq!(read(&out).len(), 2, "both sequences are written");
+    }
+    for (reference, other) in [(&good, &bad), (&bad, &good)] {
+        let done = score(reference, &["--compare", text(&artifact), text(other)]);
+        let told = ["error[R0417]: sequence 0 has logits of cpu at position 0 ", "--trace"];
+        assert!(done.code == 1 && told.iter().all(|part| done.err.contains(part)), "{}", done.err);
+    }
+    assert_eq!(score(&good, &["--compare", text(&artifact), text(&good)]).code, 0);
+}
+
+/// Models of other sizes, and tokens of which none is scored, are told before anything runs.
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let work = tempfile::tempdir().expect("folder");
+    let model = |name: &str, key: &str, n: u64| {
+        let mut config = odd_config();
+        config[key] = json!(n);
+        let folder = work.path().join(name);
+        seeded(&config, &folder, 3, 1);
+        (Programs::built().compile(&folder, "cpu", &fresh(work.path(), &format!("{name}-compiled"))), folder)
+    };
+    let (artifact, plain) = model("plain", "vocab_size", 97);
+    let compared = |body: &Value, (other, of): (&Path, &Path)| {
+        let file = tokens(work.path(), body);
+        let args = ["score", text(&artifact), "--model", text(&plain), "--tokens", text(&file)];
+        let done = Programs::built().beam_run(&[&args, &["--compare", text(other), text(of)][..]].concat());
+        (done.code, done.err)
+    };
+    for (name, key, n, facts) in [
+        ("wide", "hidden_size", 96, ["has 96 numbers", "has 80; compare"]),
+        ("words", "vocab_size", 101, ["has 101 tokens", "has 97; compare"]),
+    ] {
+        let (other, of) = model(name, key, n);
+        let (code, err) = compared(&json!({"tokens": [[1, 2, 3]]}), (&other, &of));
+        let told = facts.iter().all(|fact| err.contains(fact)) && err.contains(text(&other));
+        assert!(code == 1 && err.starts_with("error[R0418]") && told, "{err}");
+    }
+    for (body, fact) in [
+        (json!({"tokens": []}), "has no sequence"),
+        (json!({"tokens": [[1, 2], []]}), "sequence 1 of"),
+        (json!({"tokens": [[1]]}), "has 1 tokens, and the first 1 are given"),
+        (json!({"tokens": [[1, 2, 3]], "prompts": [3]}), "has 3 tokens, and the first 3 are given"),
+        (json!({"tokens": [[1, 2, 3]], "prompts": [9]}), "has 3 tokens, and the first 9 are given"),
+    ] {
+        let (code, err) = compared(&body, (&artifact, &plain));
+        assert!(code == 1 && err.starts_with("error[R0416]") && err.contains(fact), "{err}");
+    }
+    assert_eq!(compared(&json!({"tokens": [[1, 2, 3]], "prompts": [2]}), (&artifact, &plain)).0, 0);
+}

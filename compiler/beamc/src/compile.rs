@@ -4,13 +4,14 @@ use crate::args::{CompileArgs, SpecArgs};
 use crate::artifact_report;
 use crate::failure::{Failure, OUTPUT};
 use crate::kernels::{self, Made};
+use crate::outputs::{self, Read};
 use crate::{draft_report, drafter, input, missing, verify};
 use artifact::{Artifact, Manifest, Provenance, Tuning};
 use codegen::Tune;
 use passes::{Note, Paired, Stage, Stages};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use targets::Target;
 
 /// Readable texts by their paths inside the artifact.
@@ -18,6 +19,7 @@ type Texts = Vec<(String, String)>;
 
 /// Runs the command.
 pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
+    outputs::apart(&args.output, &read(args))?;
     let mut job = input::job(&args.spec, args.exact)?;
     let tuning = tuning(args, &job.target)?;
     let tune = Tune { tuning: tuning.as_ref(), packs: args.tunable };
@@ -77,6 +79,16 @@ pub fn compile(args: &CompileArgs) -> Result<String, Failure> {
         );
     }
     Ok(out + &input::notes(&notes))
+}
+
+/// What is read.
+fn read(args: &CompileArgs) -> Vec<Read<'_>> {
+    let mut read = vec![("SPEC", args.spec.spec.as_path())];
+    let target = Some(&args.spec.target).filter(|target| target.ends_with(".toml"));
+    read.extend(target.map(|file| ("--target", Path::new(file))));
+    read.extend(args.draft.iter().map(|path| ("--draft", path.as_path())));
+    read.extend(args.tuning.iter().map(|file| ("--tuning", file.as_path())));
+    read
 }
 
 /// The measurements that are given, if they are of the target's architecture.

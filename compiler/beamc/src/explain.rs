@@ -9,6 +9,9 @@ use std::fmt::Write;
 /// The pages that are documentation and test at once: a section a code, with an example and what the compiler says to it.
 static PAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../tests/specs/codes");
 
+/// First letters of codes that only `beam-run` prints: of its device, engine, text and command line, and of checkpoints.
+const BEAM_RUN: [char; 5] = ['D', 'E', 'R', 'W', 'X'];
+
 /// A code that some crate of the compiler can print.
 struct Known {
     code: &'static str,
@@ -56,6 +59,12 @@ fn indented(markdown: &str) -> String {
     out
 }
 
+/// Whether a code has the form of those of `beam-run`.
+fn is_of_beam_run(code: &str) -> bool {
+    let digits = code.strip_prefix(BEAM_RUN);
+    digits.is_some_and(|digits| digits.len() == 4 && digits.bytes().all(|c| c.is_ascii_digit()))
+}
+
 /// Runs `beamc explain`.
 pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
     let list = known();
@@ -75,6 +84,9 @@ pub fn explain(args: &ExplainArgs) -> Result<String, Failure> {
     let code = wanted.to_ascii_uppercase();
     let Some(found) = list.iter().find(|k| k.code == code) else {
         let help = match spec::nearest(&code, list.iter().map(|k| k.code)) {
+            _ if is_of_beam_run(&code) => {
+                "it is a code of `beam-run`, whose messages explain themselves: the facts, and the next step behind them".to_owned()
+            }
             Some(near) => format!("did you mean `{near}`?"),
             None => "`beamc explain` lists the compiler's codes; messages of beam-run explain themselves".to_owned(),
         };

@@ -144,7 +144,7 @@ fn refusal(diagnostics: Value, hidden: usize) -> Value {
 }
 
 /// The codes that this binary adds: code, explanation.
-pub const CODES: [(&str, &str, &str); 13] = [
+pub const CODES: [(&str, &str, &str); 14] = [
     (
         "C0001",
         "not in this build",
@@ -184,6 +184,11 @@ pub const CODES: [(&str, &str, &str); 13] = [
         "C0013",
         "tuning results that cannot be used",
         "The file of `--tuning` is not what `beam-run tune` writes, or was measured on a device of another architecture.",
+    ),
+    (
+        "C0014",
+        "an output where an input is",
+        "What is to be written would replace a file that is read, or lie in a directory that is read, or hold either. Nothing was written.",
     ),
     ("C0010", "no such weight", "`--unpack NAME` names a weight of the spec, as `W.NAME` is written in its text."),
 ];

@@ -15,6 +15,7 @@ mod input;
 mod kernels;
 mod list_targets;
 mod missing;
+mod outputs;
 mod report_page;
 mod show;
 mod stored;

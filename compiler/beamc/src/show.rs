@@ -5,9 +5,11 @@ use crate::drafter;
 use crate::failure::Failure;
 use crate::input;
 use crate::kernels;
+use crate::outputs;
 use passes::{Stage, Stages};
 use spec::{Choices, Library, Sources};
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 /// The level of generated CUDA C++.
 const CUDA: &str = "cuda";
@@ -66,9 +68,20 @@ pub fn dump(args: &DumpArgs) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Files of a checkpoint beside its config, which may be read with it.
+fn beside(config: &Path) -> Vec<PathBuf> {
+    let dir = config.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "json" || end == "safetensors")).collect()
+}
+
 /// Runs `beamc import`.
 pub fn import(args: &ImportArgs) -> Result<String, Failure> {
     let config = if args.config.is_dir() { args.config.join("config.json") } else { args.config.clone() };
+    let beside = beside(&config);
+    let mut read = vec![("CONFIG", args.config.as_path())];
+    read.extend(beside.iter().map(|file| ("CONFIG", file.as_path())));
+    outputs::apart(&args.output, &read)?;
     let library = Library::embedded();
     let (mut sources, mut diagnostics) = (Sources::default(), Vec::new());
     let Some(imported) = spec::import(&config, &library, &mut sources, &mut diagnostics) else {

@@ -5,6 +5,7 @@ use crate::drafts::DraftArgs;
 use crate::failure::Failure;
 use crate::flags;
 use crate::grammar::GrammarArgs;
+use crate::outputs::Read;
 use crate::parse::ParseArgs;
 use crate::quantise::QuantiseArgs;
 use crate::score::ScoreArgs;
@@ -118,6 +119,14 @@ impl ModelArgs {
             rank_of: None,
             share_device: false,
         }
+    }
+
+    /// What is read: the artifact, and the directories of weights.
+    pub fn read(&self) -> Vec<Read<'_>> {
+        let mut read = vec![("ARTIFACT", self.artifact.as_path())];
+        read.extend(self.model.iter().map(|dir| ("--model", dir.as_path())));
+        read.extend(self.draft.iter().map(|dir| ("--draft", dir.as_path())));
+        read
     }
 
     /// Refuses what this build cannot do, before anything is read.

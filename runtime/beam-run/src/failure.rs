@@ -1,8 +1,11 @@
 //! How a command ends badly: what is printed, and the exit code.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::Write;
+
+/// What stands before a next step on a line of its own.
+const HELP: &str = "\n  help: ";
 
 /// The input is at fault.
 const INPUT: u8 = 1;
@@ -61,7 +64,7 @@ impl Failure {
         Failure { exit: NOT_IN_THIS_BUILD, text }
     }
 
-    /// Code and message.
+    /// Code and what follows it.
     fn parts(&self) -> (Option<&str>, &str) {
         match self.text.split_once(": ") {
             Some((code, rest)) if code.len() == 5 && code.bytes().skip(1).all(|c| c.is_ascii_digit()) => {
@@ -69,6 +72,14 @@ impl Failure {
             }
             _ => (None, &self.text),
         }
+    }
+
+    /// The object of `--json`. The next step has a key of its own where the text gives it lines of its own.
+    fn json(&self) -> Value {
+        let (code, text) = self.parts();
+        let (message, help) = text.split_once(HELP).map_or((text, None), |(message, help)| (message, Some(help)));
+        let help = help.map(|help| help.trim_end().replace(HELP, "\n"));
+        json!({"ok": false, "error": {"code": code, "message": message.trim_end(), "help": help}})
     }
 
     /// Writes the failure where its readers look: the error stream, and with `--json` the output stream too.
@@ -80,8 +91,20 @@ impl Failure {
         let head = code.map_or("error".to_owned(), |code| format!("error[{code}]"));
         let _ = writeln!(std::io::stderr(), "{head}: {message}");
         if json {
-            let body = json!({"ok": false, "error": {"code": code, "message": message}});
-            let _ = writeln!(std::io::stdout(), "{body:#}");
+            let _ = writeln!(std::io::stdout(), "{:#}", self.json());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_steps_are_apart_in_json() {
+        let json = Failure::input("W0306: `a` is odd\n  help: one\n  help: two").json();
+        assert_eq!(json["error"], json!({"code": "W0306", "message": "`a` is odd", "help": "one\ntwo"}));
+        let json = Failure::usage("R0722: a is b; name c").json();
+        assert_eq!(json["error"], json!({"code": "R0722", "message": "a is b; name c", "help": null}));
     }
 }

@@ -10,6 +10,7 @@ mod flags;
 mod generate;
 mod grammar;
 mod model;
+mod outputs;
 mod parse;
 mod quantise;
 mod score;

@@ -12,7 +12,7 @@ mod names;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::feed::{Feed, chunk_tokens};
-use crate::model;
+use crate::{model, outputs};
 use device::{Probe, Probed, Tensor, TensorData};
 use engine::Executor;
 use indexmap::IndexMap;
@@ -65,6 +65,11 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
         return compare::compare(args);
     }
     let out_file = args.out.as_deref().unwrap_or(Path::new(""));
+    let mut read = args.model.read();
+    read.push(("--tokens", &args.tokens));
+    read.extend(args.trace.iter().map(|file| ("--trace", file.as_path())));
+    read.extend(args.inject.iter().map(|file| ("--inject", file.as_path())));
+    outputs::apart(("--out", out_file), &read)?;
     files::check_writable(out_file)?;
     let sequences = files::read_tokens(&args.tokens)?;
     let map = args.trace.as_deref().map(files::read_map).transpose()?;
@@ -88,12 +93,18 @@ pub fn score(args: &ScoreArgs) -> Result<(), Failure> {
     let mut per_sequence = run.probes(injected, sequences.len())?;
     let mut out = IndexMap::new();
     let mut summary = Vec::new();
+    let mut odd = None;
     for (s, tokens) in sequences.iter().enumerate() {
         let inject = std::mem::take(&mut per_sequence[s]);
-        summary.push(run.sequence(executor.as_mut(), s, tokens, inject, &mut out)?);
+        let (of_sequence, first) = run.sequence(executor.as_mut(), s, tokens, inject, &mut out)?;
+        summary.push(of_sequence);
+        odd = odd.or(first.map(|at| (s, at)));
     }
     run.bar.finish_and_clear();
     files::write_tensors(out_file, &out)?;
+    if let Some((s, at)) = odd {
+        return Err(not_finite(s, args.start + at, &format!("`{}` is written as it is; ", out_file.display())));
+    }
     report(args, &out, &summary);
     Ok(())
 }
@@ -118,6 +129,13 @@ pub fn check_tokens(file: &Path, sequences: &[Vec<i32>], vocab: usize) -> Result
     Ok(())
 }
 
+/// Logits that are no numbers, at a position of a sequence; `more` is said before the next step.
+fn not_finite(s: usize, position: usize, more: &str) -> Failure {
+    Failure::input(format!(
+        "R0417: sequence {s} has logits at position {position} that are infinite or NaN, and they must be finite; {more}`--trace` with the values of layers shows where they begin"
+    ))
+}
+
 fn bar(sequences: &[Vec<i32>]) -> ProgressBar {
     let total = sequences.iter().map(|s| s.len() as u64).sum();
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -139,6 +157,11 @@ fn report(args: &ScoreArgs, out: &IndexMap<String, Tensor>, summary: &[serde_jso
         }
         println!("{}: {} tensors", args.out.as_deref().unwrap_or(Path::new("")).display(), out.len());
     }
+}
+
+/// The first row with a number that is not finite.
+fn first_odd(rows: &[Vec<f32>]) -> Option<usize> {
+    rows.iter().position(|row| row.iter().any(|x| !x.is_finite()))
 }
 
 /// What all sequences share.
@@ -190,7 +213,7 @@ impl Run<'_> {
         Ok(out)
     }
 
-    /// Scores one sequence and adds its tensors to `out`.
+    /// Scores one sequence and adds its tensors to `out`: what is told of it, and its first token with logits that are not finite.
     fn sequence(
         &self,
         executor: &mut dyn Probed,
@@ -198,16 +221,18 @@ impl Run<'_> {
         tokens: &[i32],
         inject: IndexMap<String, Tensor>,
         out: &mut IndexMap<String, Tensor>,
-    ) -> Result<serde_json::Value, Failure> {
+    ) -> Result<(serde_json::Value, Option<usize>), Failure> {
         let probe = Probe { trace: self.names.traced(), inject, rows: Some(tokens.len()), start: self.args.start };
         executor.set_probe(probe).map_err(Failure::input)?;
         let vocab = executor.facts().vocab;
         let chunk = chunk_tokens(executor.facts());
         let mut logits = Vec::new();
         let mut losses = Losses::default();
+        let mut odd = None;
         for (i, part) in tokens.chunks(chunk).enumerate() {
             let first = i * chunk;
             let rows = self.feed.run(executor, first, part)?;
+            odd = odd.or_else(|| first_odd(&rows).map(|place| first + place));
             for (place, row) in rows.iter().enumerate() {
                 if self.args.nll {
                     losses.row(row, tokens.get(first + place + 1).copied());
@@ -238,6 +263,6 @@ impl Run<'_> {
                 }
             };
         }
-        Ok(json!({"tokens": tokens.len(), "mean_nll": mean}))
+        Ok((json!({"tokens": tokens.len(), "mean_nll": mean}), odd))
     }
 }

@@ -226,6 +226,50 @@ fn wrong_input_is_named_and_never_a_backtrace() {
     assert!(Path::new(&words).exists());
 }
 
+/// What is read stays as it is: an output over it, among it, or through a link of it is refused before anything is opened.
+#[test]
+fn outputs_are_apart_from_inputs() {
+    let work = tempfile::tempdir().unwrap();
+    let path = |name: &str| work.path().join(name).to_str().unwrap().to_owned();
+    let dirs = ["artifact", "model", "draft"];
+    dirs.iter().for_each(|dir| std::fs::create_dir(path(dir)).unwrap());
+    let read = ["artifact/plan.json", "model/model.safetensors", "blob", "tokens.json", "map.json", "inject.st"];
+    read.iter().for_each(|file| std::fs::write(path(file), *file).unwrap());
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(path("blob"), path("model/model-00002-of-00002.safetensors")).unwrap();
+    let (artifact, model, tokens) = (path("artifact"), path("model"), path("tokens.json"));
+    let (map, inject, draft) = (path("map.json"), path("inject.st"), path("draft"));
+    let score = ["score", &artifact, "--model", &model, "--tokens", &tokens, "--trace", &map, "--inject", &inject];
+    let of_model = [&artifact, "--model", &model];
+    let serve: Vec<&str> = [&["serve"], &of_model[..], &["--draft", &draft, "--host-cache-gb", "1"]].concat();
+    let steps: Vec<&str> = [&["bench", "steps"], &of_model[..], &["--executor", "cuda"]].concat();
+    let tune: Vec<&str> = [&["tune"], &of_model[..]].concat();
+    let quantise = ["quantise", "--model", &model, "--format", "fp8"];
+    let cases: [(&[&str], &str, &str, &str); 12] = [
+        (&score, "--out", "model/model.safetensors", "--model"),
+        (&score, "--out", "model/new.safetensors", "--model"),
+        (&score, "--out", "artifact/plan.json", "ARTIFACT"),
+        (&score, "--out", "tokens.json", "--tokens"),
+        (&score, "--out", "map.json", "--trace"),
+        (&score, "--out", "model/../inject.st", "--inject"),
+        (&score, "--out", "blob", "--model"),
+        (&serve, "--host-cache-dir", "draft", "--draft"),
+        (&steps, "--trace", "artifact/plan.json", "ARTIFACT"),
+        (&tune, "--out", "model/tuning.json", "--model"),
+        (&quantise, "--out", "model/fp8", "--model"),
+        (&quantise, "--out", "model", "--model"),
+    ];
+    for (args, flag, out, of) in cases {
+        let out = path(out);
+        let (exit, _, error) = told(&[args, &[flag, &out]].concat());
+        let facts = [format!("`{flag} {out}` "), format!("`{of} {}", work.path().display())];
+        assert!(exit == 2 && error.starts_with("error[R0722]: "), "{flag} {out}: {exit} {error}");
+        assert!(facts.iter().all(|fact| error.contains(fact)) && error.contains("; name a"), "{error}");
+    }
+    assert!(read.iter().all(|file| std::fs::read_to_string(path(file)).unwrap() == *file));
+    assert_eq!(std::fs::read_dir(path("model")).unwrap().count(), if cfg!(unix) { 2 } else { 1 });
+}
+
 #[test]
 fn doctor_reports_in_both_forms() {
     let (code, text, _) = told(&["doctor"]);

@@ -7,7 +7,7 @@ use super::stats::{Draw, percentile};
 use super::trace::Trace;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
-use crate::{flags, model};
+use crate::{flags, model, outputs};
 use artifact::{Artifact, Product};
 use clap::Args;
 use device::{CudaExecutor, ExecutorKind, Timed, pool_pages_for};
@@ -55,6 +55,7 @@ pub fn bench(args: &BenchStepsArgs) -> Result<(), Failure> {
     let ExecutorKind::Cuda(_) = args.model.executor()? else {
         return Err(Failure::usage("R0113: `bench steps` measures CUDA devices; say `--executor cuda`"));
     };
+    args.trace.iter().try_for_each(|trace| outputs::apart(("--trace", trace), &args.model.read()))?;
     let artifact = model::artifact(&args.model.artifact)?;
     args.model.fits(&artifact)?;
     let sequences = args.sequences.iter().copied().max().unwrap_or(0).max(1);

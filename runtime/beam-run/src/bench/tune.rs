@@ -3,7 +3,7 @@
 use super::steps::Bench;
 use crate::args::ModelArgs;
 use crate::failure::Failure;
-use crate::{flags, model};
+use crate::{flags, model, outputs};
 use artifact::{Product, Tuning};
 use clap::Args;
 use ir::RowsPerSequence;
@@ -37,6 +37,7 @@ pub struct TuneArgs {
 
 /// Runs the command.
 pub fn tune(args: &TuneArgs) -> Result<(), Failure> {
+    outputs::apart(("--out", &args.out), &args.model.read())?;
     let artifact = model::artifact(&args.model.artifact)?;
     args.model.fits(&artifact)?;
     let code = artifact.device.iter().flat_map(|d| &d.entries).flatten().flat_map(|g| &g.regions);

@@ -20,7 +20,7 @@ mod write;
 
 use crate::args::ModelArgs;
 use crate::failure::Failure;
-use crate::model;
+use crate::{model, outputs};
 use artifact::Artifact;
 use cached::Cached;
 use clap::ValueEnum;
@@ -144,16 +144,10 @@ impl QuantiseArgs {
                 "R0704: inputs in nvfp4 need the largest input of each module, and no run of the model shows it; pass `--artifact DIR --calibrate TOKENS.json`, or `--inputs plain`",
             ));
         }
-        for (flag, dir) in [("--model", Some(&self.model)), ("--artifact", self.artifact.as_ref())] {
-            if let Some(dir) = dir.filter(|dir| write::lies_in(&self.out, dir)) {
-                return Err(Failure::usage(format!(
-                    "R0722: `--out {}` lies in the directory of `{flag} {}`, which is only read; name one beside it",
-                    self.out.display(),
-                    dir.display()
-                )));
-            }
-        }
-        Ok(())
+        let mut read = vec![("--model", self.model.as_path())];
+        read.extend(self.artifact.iter().map(|dir| ("--artifact", dir.as_path())));
+        read.extend(self.calibrate.iter().map(|file| ("--calibrate", file.as_path())));
+        outputs::apart(("--out", &self.out), &read)
     }
 
     /// Whether weights become e4m3 with a scale for each row.

@@ -101,14 +101,6 @@ pub fn check_target(out: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a path, which need not exist, is a directory or lies in it.
-pub fn lies_in(path: &Path, dir: &Path) -> bool {
-    let Ok(dir) = dir.canonicalize() else { return false };
-    let Ok(path) = std::path::absolute(path) else { return false };
-    // Of what does not exist yet, the nearest that does says where it will be.
-    path.ancestors().find_map(|part| part.canonicalize().ok()).is_some_and(|part| part.starts_with(&dir))
-}
-
 /// The format's own word for a format of a file.
 fn word(dtype: &FileDType) -> Option<Dtype> {
     serde_json::from_value(Value::String(dtype.to_string())).ok()

@@ -4,7 +4,7 @@
 //! same layer of the reference: the error's rms over the value's rms, over all tokens. Losses are those of the tokens behind each
 //! sequence's prompt, if the file of tokens says how long prompts are.
 
-use super::{ScoreArgs, bar, check_tokens, files, losses};
+use super::{ScoreArgs, bar, check_tokens, files, first_odd, losses};
 use crate::failure::Failure;
 use crate::feed::{Feed, chunk_tokens};
 use crate::model;
@@ -22,6 +22,8 @@ struct Side {
     executor: Box<dyn Probed>,
     /// What leaves each layer, by full name.
     layers: Vec<String>,
+    /// Numbers that leave a layer for each token.
+    width: u64,
 }
 
 /// Sums over tokens.
@@ -63,16 +65,30 @@ struct Ran {
 }
 
 impl Side {
-    fn open(artifact_dir: &Path, model: Option<&Path>, args: &ScoreArgs, longest: usize) -> Result<Side, Failure> {
+    fn open(
+        artifact_dir: &Path,
+        model: Option<&Path>,
+        (args, longest): (&ScoreArgs, usize),
+        reference: Option<&Side>,
+    ) -> Result<Side, Failure> {
         let artifact = model::artifact(artifact_dir)?;
+        let (layers, width) = (leaving(&artifact), width(&artifact));
+        let same = |what: &str, own: u64, of: u64| same(what, (artifact_dir, own), (&args.model.artifact, of));
+        if let Some(of) = reference {
+            same("layers", layers.len() as u64, of.layers.len() as u64)?;
+            same("numbers for each token between layers", width, of.width)?;
+        }
         let mut source = args.model.clone();
         source.artifact = artifact_dir.to_owned();
         source.model = model.map(Path::to_owned).or(source.model);
         let weights = model::weights(&artifact, &source)?;
         let feed = Feed::new(&artifact, args.start);
         let executor = feed.probed(&artifact, &weights, args.model.executor()?, longest)?;
+        if let Some(of) = reference {
+            same("tokens in its vocabulary", executor.facts().vocab as u64, of.executor.facts().vocab as u64)?;
+        }
         let name = artifact.manifest.target.name.clone();
-        Ok(Side { name, feed, executor, layers: leaving(&artifact) })
+        Ok(Side { name, feed, executor, layers, width })
     }
 
     fn run(&mut self, tokens: &[i32]) -> Result<Ran, Failure> {
@@ -95,6 +111,36 @@ fn leaving(artifact: &Artifact) -> Vec<String> {
         graph.outputs.first().map(|(_, id)| format!("layers.{}.{id}", i.layer))
     };
     entry.instances.iter().filter_map(of_instance).collect()
+}
+
+/// Numbers of a token that leave a layer.
+fn width(artifact: &Artifact) -> u64 {
+    let width = || {
+        let entry = artifact.kernels.entries.first()?;
+        let class = entry.instances.first()?.class;
+        let graph = &entry.graphs.get(ir::KernelEntry::class_graph(class))?.graph;
+        let (_, leaves) = graph.outputs.first()?;
+        let lengths = graph.tensor(*leaves)?.axes.iter().filter_map(|axis| match axis.extent {
+            ir::Extent::Fixed(length) => Some(length),
+            ir::Extent::Rows => None,
+        });
+        Some(lengths.product())
+    };
+    width().unwrap_or(0)
+}
+
+/// Refuses models that cannot be compared: each with its artifact and its number of something.
+fn same(what: &str, one: (&Path, u64), other: (&Path, u64)) -> Result<(), Failure> {
+    if one.1 == other.1 {
+        return Ok(());
+    }
+    Err(Failure::input(format!(
+        "R0418: the model of `{}` has {} {what}, that of `{}` has {}; compare artifacts of one model",
+        one.0.display(),
+        one.1,
+        other.0.display(),
+        other.1
+    )))
 }
 
 /// Place of the largest number, the first of equal ones.
@@ -139,14 +185,42 @@ impl Found {
     }
 }
 
+/// Refuses a file without sequences, and sequences of which no token is scored.
+fn check_answers(file: &Path, sequences: &[Vec<i32>], prompts: &[usize]) -> Result<(), Failure> {
+    let file = file.display();
+    if sequences.is_empty() {
+        return Err(Failure::input(format!("R0416: `{file}` has no sequence, and at least 1 is compared; add one")));
+    }
+    for (s, (tokens, prompt)) in sequences.iter().zip(prompts).enumerate() {
+        // The first token has no loss, as nothing is before it.
+        let given = (*prompt).max(1);
+        if tokens.len() <= given {
+            return Err(Failure::input(format!(
+                "R0416: sequence {s} of `{file}` has {} tokens, and the first {given} are given, so that no loss is left to compare; make it longer, shorten its prompt or remove it",
+                tokens.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Logits that are no numbers, of a model at a position of a sequence.
+fn not_finite(name: &str, s: usize, position: usize) -> Failure {
+    Failure::input(format!(
+        "R0417: sequence {s} has logits of {name} at position {position} that are infinite or NaN, and they must be finite; `score --out` with `--trace` and the values of layers shows where they begin"
+    ))
+}
+
 /// Runs the comparison.
 pub fn compare(args: &ScoreArgs) -> Result<(), Failure> {
     let (sequences, prompts) = files::read_prompted(&args.tokens)?;
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    let mut sides = vec![Side::open(&args.model.artifact, None, args, longest)?];
+    check_answers(&args.tokens, &sequences, &prompts)?;
+    let mut sides = vec![Side::open(&args.model.artifact, None, (args, longest), None)?];
     for pair in args.compare.chunks(2) {
         if let [artifact, model] = pair {
-            sides.push(Side::open(artifact, Some(model), args, longest)?);
+            let side = Side::open(artifact, Some(model), (args, longest), sides.first())?;
+            sides.push(side);
         }
     }
     for side in &sides {
@@ -154,10 +228,13 @@ pub fn compare(args: &ScoreArgs) -> Result<(), Failure> {
     }
     let bar = bar(&sequences);
     let mut found: Vec<Found> = sides.iter().map(|_| Found::default()).collect();
-    for (tokens, prompt) in sequences.iter().zip(&prompts) {
+    for (s, (tokens, prompt)) in sequences.iter().zip(&prompts).enumerate() {
         let mut reference: Option<Ran> = None;
         for (side, found) in sides.iter_mut().zip(&mut found) {
             let ran = side.run(tokens)?;
+            if let Some(at) = first_odd(&ran.logits) {
+                return Err(not_finite(&side.name, s, at));
+            }
             found.add(&ran, reference.as_ref().unwrap_or(&ran), tokens, *prompt);
             reference.get_or_insert(ran);
         }

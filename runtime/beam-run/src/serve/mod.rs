@@ -26,6 +26,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let started = Instant::now();
     // What the command line alone has wrong is told before anything is read.
     args.scheduling.agree()?;
+    args.scheduling.apart(&args.model.read())?;
     let mut options = args.endpoint.options()?;
     let dir = args.model.model.as_deref().ok_or_else(|| {
         Failure::usage("R0102: serving needs a tokenizer, and `--model` is not given; name the model directory, also beside `--synthetic`")

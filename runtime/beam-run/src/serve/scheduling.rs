@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::flags;
+use crate::outputs::{self, Read};
 use clap::Args;
 use device::FileTier;
 use engine::{Engine, Executor, HostTier, Limits, MemoryTier, Policy};
@@ -46,6 +47,11 @@ impl SchedulingArgs {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses a folder for copies inside of what is read.
+    pub fn apart(&self, read: &[Read<'_>]) -> Result<(), Failure> {
+        self.host_cache_dir.iter().try_for_each(|dir| outputs::apart(("--host-cache-dir", dir), read))
     }
 
     /// As the engine wants it.

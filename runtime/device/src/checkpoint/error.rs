@@ -204,12 +204,14 @@ pub enum Problem {
         of_other: String,
     },
     /// A scale that nothing can be scaled by.
-    #[error("W0312: number {at} of `{tensor}` is {number}, and {weight} needs {wanted} there")]
+    #[error("W0312: number {at} of `{tensor}` in `{file}` is {number}, and {weight} needs {wanted} there")]
     Scale {
         /// Weight.
         weight: String,
         /// Tensor.
         tensor: String,
+        /// Its file.
+        file: String,
         /// Place of the number, counted from 0.
         at: usize,
         /// The number.

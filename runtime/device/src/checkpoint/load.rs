@@ -53,7 +53,7 @@ impl Weights {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Weights, LoadErrors> {
         let resolved = resolve(recipes, checkpoint, options).map_err(LoadErrors::new)?;
-        scales::check(&resolved)?;
+        scales::check(&resolved, checkpoint)?;
         let total_bytes = resident_bytes(recipes)?;
         let tensors = with_progress(total_bytes, progress, |done| {
             resolved

@@ -6,7 +6,7 @@ use super::header::FileDType;
 use super::load::{LoadOptions, resident};
 use super::open::{Checkpoint, Found};
 use super::scales;
-use super::stored::{Stored, is_float, is_of_cached_rows, may_be_unread, same_shape};
+use super::stored::{Stored, Unread, is_float, is_in_codes, same_shape};
 use super::weights::Conversion;
 use artifact::{RecipeForm, WeightRecipe};
 use ir::{DType, DiskLayout};
@@ -219,28 +219,43 @@ impl<'a> Matcher<'a> {
     fn accept(&mut self, recipe: &'a WeightRecipe, candidate: Candidate<'a>) -> Option<Source<'a>> {
         let before = self.problems.len();
         let form = candidate.form;
-        let tensors = self.complete(recipe, &candidate.names, &candidate.found);
+        let is_number =
+            matches!(form.layout, DiskLayout::Number | DiskLayout::Largest { .. } | DiskLayout::Same { .. });
+        // Where numbers may be absent, single ones may, too.
+        let absent = recipe.absent.filter(|_| is_number);
+        let tensors = match absent {
+            Some(_) => candidate.found.iter().flatten().copied().collect(),
+            None => self.complete(recipe, &candidate.names, &candidate.found),
+        };
         let beside = self.complete_beside(recipe, &candidate);
         let mut bits = Vec::with_capacity(tensors.len());
         for (at, found) in tensors.iter().enumerate() {
             bits.extend(self.check_tensor(recipe, form, *found, beside.get(at).copied()));
         }
         let intact = tensors.iter().chain(&beside).all(|found| found.entry.intact);
-        let whole = intact && tensors.len() == candidate.names.len() && beside.len() == candidate.beside.len();
+        let all = match absent {
+            Some(_) => !candidate.names.iter().any(|name| self.checkpoint.is_lost(name)),
+            None => tensors.len() == candidate.names.len(),
+        };
+        let whole = intact && all && beside.len() == candidate.beside.len();
         if !whole || self.problems.len() != before {
             return None;
         }
-        if matches!(form.layout, DiskLayout::Number | DiskLayout::Largest { .. } | DiskLayout::Same { .. }) {
+        if is_number {
             self.problems.extend(tensors.iter().filter_map(|found| scales::wrong_number(recipe, *found)));
             if self.problems.len() != before {
                 return None;
             }
         }
-        let numbers = || tensors.iter().map(|found| float(*found, 0));
+        let number = |found: &Option<Found>| found.map_or(absent.unwrap_or(1.0), |found| float(found, 0));
+        let numbers = || candidate.found.iter().map(number).collect::<Vec<f32>>();
         let values = match &form.layout {
-            DiskLayout::Number => Values::Numbers(numbers().collect()),
-            DiskLayout::Largest { .. } => Values::Numbers(vec![numbers().fold(0.0, numerics::max_f32)]),
-            DiskLayout::Same { .. } => Values::Numbers(vec![self.same(recipe, &tensors)?]),
+            DiskLayout::Number => Values::Numbers(numbers()),
+            DiskLayout::Largest { .. } => {
+                let slices = form.tensors().map_or(1, |n| n as usize);
+                Values::Numbers(vec![self.one(recipe, &candidate, &numbers(), slices)?])
+            }
+            DiskLayout::Same { .. } => Values::Numbers(vec![self.one(recipe, &candidate, &numbers(), 1)?]),
             DiskLayout::RowScales => {
                 Values::RowScales(tensors, form.shape.last().map_or(1, |columns| *columns as usize))
             }
@@ -303,23 +318,35 @@ impl<'a> Matcher<'a> {
         });
     }
 
-    /// The one number that several tensors hold.
-    fn same(&mut self, recipe: &WeightRecipe, tensors: &[Found<'a>]) -> Option<f32> {
-        let (first, rest) = tensors.split_first()?;
-        let number = float(*first, 0);
-        match rest.iter().find(|found| float(**found, 0).to_bits() != number.to_bits()) {
-            None => Some(number),
-            Some(other) => {
-                self.problems.push(Problem::Different {
-                    weight: recipe.title(),
-                    one: quoted(&first.entry.name),
-                    of_one: number.to_string(),
-                    other: quoted(&other.entry.name),
-                    of_other: float(*other, 0).to_string(),
-                });
-                None
-            }
-        }
+    /// The one number of products that share their input, each of so many slices: the largest of its slices' is a product's.
+    fn one(&mut self, recipe: &WeightRecipe, candidate: &Candidate, numbers: &[f32], slices: usize) -> Option<f32> {
+        let largest = |product: usize| {
+            let of_product = numbers.iter().enumerate().skip(product * slices).take(slices);
+            of_product.fold(None, |best: Option<(usize, f32)>, (at, x)| match best {
+                Some(best) if best.1 >= *x => Some(best),
+                _ => Some((at, *x)),
+            })
+        };
+        let (first, number) = largest(0)?;
+        let mut others = (1..numbers.len() / slices.max(1)).filter_map(largest);
+        let Some((other, differs)) = others.find(|(_, x)| x.to_bits() != number.to_bits()) else {
+            return Some(number);
+        };
+        let name = |at: usize| quoted(candidate.names.get(at).unwrap_or(&candidate.form.tensor));
+        let of = |at: usize, number: f32| {
+            let absent = candidate.found.get(at).is_some_and(Option::is_none);
+            let absent = if absent { " (as it is not in the checkpoint)" } else { "" };
+            let largest = if slices > 1 { format!(" (the largest of {slices})") } else { String::new() };
+            format!("{number}{absent}{largest}")
+        };
+        self.problems.push(Problem::Different {
+            weight: recipe.title(),
+            one: name(first),
+            of_one: of(first, number),
+            other: name(other),
+            of_other: of(other, differs),
+        });
+        None
     }
 
     /// What the bytes of a tensor are, if they may be read as the form has them.
@@ -466,7 +493,11 @@ impl<'a> Matcher<'a> {
             .checkpoint
             .tensors()
             .filter(|(_, t)| !self.claimed.contains(&t.name) && !ignored.iter().any(|p| matches(p, &t.name)))
-            .filter(|(_, t)| !may_be_unread(&t.name, &t.shape) || self.cached_codes && is_of_cached_rows(&t.name))
+            .filter(|(_, t)| match self.unread(t) {
+                Some(Unread::OfInputs) => false,
+                Some(Unread::OfCachedRows) => self.cached_codes,
+                None => true,
+            })
             .collect();
         extra.sort_by(|a, b| a.1.name.cmp(&b.1.name));
         extra.dedup_by(|a, b| a.1.name == b.1.name);
@@ -481,17 +512,30 @@ impl<'a> Matcher<'a> {
                 *hint = format!("; the nearest unused name is `{}`", quoted(name));
             }
         }
-        let checkpoint = self.checkpoint;
-        self.problems.extend(extra.into_iter().filter_map(|(file, t)| {
+        let problem = |(file, t): (&str, &super::TensorEntry)| {
             let (tensor, file) = (quoted(&t.name), quoted(file));
-            if may_be_unread(&t.name, &t.shape) {
+            if self.unread(t).is_some() {
                 // Codes without a number are those under 1.
-                let number = checkpoint.find(&t.name).map(|found| float(found, 0)).filter(|number| *number != 1.0)?;
+                let found = self.checkpoint.find(&t.name);
+                let number = found.map(|found| float(found, 0)).filter(|number| *number != 1.0)?;
                 return Some(Problem::Unread { tensor, file, number: number.to_string() });
             }
             let (dtype, shape) = (t.dtype.to_string(), t.shape.iter().take(16).copied().collect());
             Some(Problem::Extra { tensor, file, dtype, shape })
-        }));
+        };
+        let problems: Vec<Problem> = extra.into_iter().filter_map(problem).collect();
+        self.problems.extend(problems);
+    }
+
+    /// Which number that may be there unread a tensor is: of the inputs of a module in codes, or of cached rows of a module
+    /// whose weights are read.
+    fn unread(&self, t: &super::TensorEntry) -> Option<Unread> {
+        let (module, unread) = Unread::of(&t.name, &t.shape).filter(|_| is_float(&t.dtype))?;
+        let is_there = match unread {
+            Unread::OfInputs => is_in_codes(self.checkpoint, module),
+            Unread::OfCachedRows => self.claimed.iter().any(|name| name.starts_with(module)),
+        };
+        is_there.then_some(unread)
     }
 }
 

@@ -9,7 +9,7 @@
 use super::bits::{Bits, float};
 use super::error::{Divided, LoadErrors, Problem, quoted};
 use super::load::elements;
-use super::open::Found;
+use super::open::{Checkpoint, Found};
 use super::resolve::{Resolved, Source, Values};
 use artifact::WeightRecipe;
 use ir::{DiskLayout, Scope};
@@ -46,22 +46,23 @@ pub(super) fn wrong_number(recipe: &WeightRecipe, found: Found<'_>) -> Option<Pr
         Some(_) => (number > 0.0, ABOVE),
         None => (number >= 0.0, AT_LEAST),
     };
-    (!(good && number.is_finite())).then(|| told(recipe, &found.entry.name, 0, number, wanted))
+    (!(good && number.is_finite())).then(|| told(recipe, found, 0, number, wanted))
 }
 
-fn told(recipe: &WeightRecipe, tensor: &str, at: usize, number: f32, wanted: &'static str) -> Problem {
-    Problem::Scale { weight: recipe.title(), tensor: quoted(tensor), at, number: number.to_string(), wanted }
+fn told(recipe: &WeightRecipe, found: Found<'_>, at: usize, number: f32, wanted: &'static str) -> Problem {
+    let (tensor, file) = (quoted(&found.entry.name), quoted(found.file));
+    Problem::Scale { weight: recipe.title(), tensor, file, at, number: number.to_string(), wanted }
 }
 
 /// Scope, layer and name.
 type Matrix<'a> = (Scope, Option<usize>, &'a str);
 
 /// Demands that scales are such.
-pub(super) fn check(resolved: &Resolved<'_>) -> Result<(), LoadErrors> {
+pub(super) fn check(resolved: &Resolved<'_>, checkpoint: &Checkpoint) -> Result<(), LoadErrors> {
     let sources = resolved.sources.iter();
     let codes: HashMap<Matrix<'_>, &Source<'_>> = sources.filter_map(|s| Some((matrix(s, CODES)?, s))).collect();
-    let problems: Vec<Problem> =
-        resolved.sources.par_iter().filter_map(|source| wrong(source).or_else(|| idle(source, &codes))).collect();
+    let fault = |source| wrong(source).or_else(|| idle(source, &codes, checkpoint));
+    let problems: Vec<Problem> = resolved.sources.par_iter().filter_map(fault).collect();
     if problems.is_empty() { Ok(()) } else { Err(LoadErrors::new(problems)) }
 }
 
@@ -88,7 +89,7 @@ fn wrong(source: &Source<'_>) -> Option<Problem> {
             Bits::Blocks { codes, scales, number } => of_blocks(*codes, *scales, *number)?,
             _ => return None,
         };
-        Some(told(source.recipe, &found.entry.name, at, number, wanted))
+        Some(told(source.recipe, found, at, number, wanted))
     })
 }
 
@@ -134,9 +135,9 @@ fn count(found: Found<'_>) -> usize {
 }
 
 /// The first scale of rows, or number of a matrix, that is 0 although codes under it are not.
-fn idle(source: &Source<'_>, codes: &HashMap<Matrix<'_>, &Source<'_>>) -> Option<Problem> {
+fn idle(source: &Source<'_>, codes: &HashMap<Matrix<'_>, &Source<'_>>, checkpoint: &Checkpoint) -> Option<Problem> {
     let codes = codes.get(&matrix(source, MULTIPLIES)?)?;
-    let (total, zeros) = zeros(source)?;
+    let (total, zeros) = zeros(source, checkpoint)?;
     let under = codes.recipe.elements()? as usize / total.max(1);
     let mut part = vec![0f32; AT_ONCE];
     for Zero { row, tensor, at } in zeros {
@@ -145,7 +146,7 @@ fn idle(source: &Source<'_>, codes: &HashMap<Matrix<'_>, &Source<'_>>) -> Option
             let into = part.get_mut(..length)?;
             elements(codes, start, into);
             if into.iter().any(|x| *x != 0.0) {
-                return Some(told(source.recipe, &tensor, at, 0.0, NOT_NONE));
+                return Some(told(source.recipe, tensor, at, 0.0, NOT_NONE));
             }
         }
     }
@@ -153,19 +154,20 @@ fn idle(source: &Source<'_>, codes: &HashMap<Matrix<'_>, &Source<'_>>) -> Option
 }
 
 /// A scale that is 0: which of all it is, in which tensor, and where in it.
-struct Zero {
+struct Zero<'a> {
     row: usize,
-    tensor: String,
+    tensor: Found<'a>,
     at: usize,
 }
 
 /// How many numbers the scales of a matrix are, and those that are 0.
-fn zeros(source: &Source<'_>) -> Option<(usize, Vec<Zero>)> {
+fn zeros<'a>(source: &Source<'a>, checkpoint: &'a Checkpoint) -> Option<(usize, Vec<Zero<'a>>)> {
     match &source.values {
         Values::Numbers(numbers) if source.form.layout == DiskLayout::Number => {
             let zeros = numbers.iter().enumerate().filter(|(_, x)| **x == 0.0);
-            let zero = |(row, _)| Zero { row, tensor: source.form.tensor_name(row as u64), at: 0 };
-            Some((numbers.len(), zeros.map(zero).collect()))
+            let tensor = |row: usize| checkpoint.find(&source.form.tensor_name(row as u64));
+            let zero = |(row, _): (usize, _)| Some(Zero { row, tensor: tensor(row)?, at: 0 });
+            Some((numbers.len(), zeros.filter_map(zero).collect()))
         }
         // Parts of tensors are not in the order of the value.
         Values::Of(bits) if source.form.slice.is_none() => {
@@ -173,7 +175,7 @@ fn zeros(source: &Source<'_>) -> Option<(usize, Vec<Zero>)> {
             for bits in bits {
                 let Bits::Plain(found) = bits else { return None };
                 let is_zero = |at: &usize| float(*found, *at) == 0.0;
-                let zero = |at| Zero { row: total + at, tensor: found.entry.name.clone(), at };
+                let zero = |at| Zero { row: total + at, tensor: *found, at };
                 zeros.extend((0..count(*found)).filter(is_zero).map(zero));
                 total += count(*found);
             }

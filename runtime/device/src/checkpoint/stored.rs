@@ -9,10 +9,10 @@ const WEIGHT: &str = "weight";
 const SCALE: &str = "weight_scale";
 /// The number of a matrix.
 const NUMBER: &str = "weight_scale_2";
-/// End of the names of numbers of inputs and of cached rows, which an artifact that keeps those wider has no use for.
-const NUMBERS: &str = "_scale";
-/// Ends of those of cached rows.
-const CACHED: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
+/// The number of a module's inputs.
+const INPUT: &str = "input_scale";
+/// Numbers of cached rows.
+const CACHED: [&str; 3] = ["k_scale", "v_scale", "kv_scale"];
 
 /// A matrix in a public narrow format, with what its elements are made of.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +81,29 @@ pub(super) fn same_shape(a: &[u64], b: &[u64]) -> bool {
     a[..trimmed(a)] == b[..trimmed(b)]
 }
 
-/// Whether a tensor is a number of cached keys or values.
-pub(super) fn is_of_cached_rows(name: &str) -> bool {
-    CACHED.iter().any(|end| name.ends_with(end))
+/// A number that is there unread where an artifact keeps wider what it divides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    OfInputs,
+    OfCachedRows,
 }
 
-/// Whether a tensor is a number of inputs or of cached rows, which may be there unread.
-pub(super) fn may_be_unread(name: &str, shape: &[u64]) -> bool {
-    name.ends_with(NUMBERS) && shape.iter().all(|n| *n == 1)
+impl Unread {
+    /// By a tensor's name and shape: its module, with the dot behind it, and what it is a number of.
+    pub fn of<'n>(name: &'n str, shape: &[u64]) -> Option<(&'n str, Unread)> {
+        let (module, end) = name.split_at(name.rfind('.')? + 1);
+        let unread = if end == INPUT {
+            Unread::OfInputs
+        } else if CACHED.contains(&end) {
+            Unread::OfCachedRows
+        } else {
+            return None;
+        };
+        shape.iter().all(|n| *n == 1).then_some((module, unread))
+    }
+}
+
+/// Whether a module, given with the dot behind it, has a matrix in codes: one with scales.
+pub(super) fn is_in_codes(checkpoint: &Checkpoint, module: &str) -> bool {
+    [WEIGHT, SCALE].iter().all(|end| checkpoint.find(&format!("{module}{end}")).is_some())
 }

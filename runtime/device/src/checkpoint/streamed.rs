@@ -36,7 +36,7 @@ impl<'a> Streamed<'a> {
         progress: impl Fn(Progress) + Send + Sync + 'a,
     ) -> Result<Streamed<'a>, LoadErrors> {
         let resolved = resolve(recipes, checkpoint, options).map_err(LoadErrors::new)?;
-        scales::check(&resolved)?;
+        scales::check(&resolved, checkpoint)?;
         let bytes = |recipe: &WeightRecipe| resident(recipe.dtype).bytes_for(recipe.elements().unwrap_or(0));
         let total_bytes = recipes.iter().map(bytes).fold(0, u64::saturating_add);
         let mut sources: HashMap<Option<usize>, HashMap<&str, Source>> = HashMap::new();

@@ -138,12 +138,51 @@ fn one_number_of_several_tensors_must_be_one() {
     {
         assert!(told.contains(part), "{told}");
     }
+    // Where numbers may be absent each that is counts as 1, and they must still be one.
+    let may_lack = [WeightRecipe { absent: Some(1.0), ..recipes[0].clone() }];
+    let told = with(dir.path(), &may_lack, &LoadOptions::default()).unwrap_err();
+    for part in ["W0311", "`a.input_scale` is 0.5", "`b.input_scale` is 1 (as it is not in the checkpoint)", "--unpack"]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    single(dir.path(), &[f32s("a.input_scale", &[], &[1.0])]);
+    assert_eq!(model(&load(dir.path(), &may_lack).unwrap(), "a.b.input"), [1.0]);
     // What is no number is told before it is compared with another.
     for odd in [f32::NAN, f32::INFINITY, 0.0, -0.5] {
         single(dir.path(), &[f32s("a.input_scale", &[], &[0.5]), f32s("b.input_scale", &[1], &[odd])]);
         let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
-        assert!(told.starts_with("W0312: number 0 of `b.input_scale`") && !told.contains("W0311"), "{told}");
+        assert!(
+            told.starts_with("W0312: number 0 of `b.input_scale` in `model.safetensors` is") && !told.contains("W0311"),
+            "{told}"
+        );
     }
+}
+
+/// Experts share the largest of theirs; that of one product must be that of the other, which takes the same input.
+#[test]
+fn products_of_experts_have_one_largest_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let largest = DiskLayout::Largest { also: vec!["x.{e}.up.input_scale".to_owned()] };
+    let recipe = of("x.input", &[], DType::F32, vec![spread(laid("x.{e}.gate.input_scale", &[], largest))]);
+    let number = |name: &str, x: f32| f32s(&format!("x.{name}.input_scale"), &[], &[x]);
+    let loaded = |absent: Option<f32>, tensors: &[T]| {
+        single(dir.path(), tensors);
+        let recipes = [WeightRecipe { absent, ..recipe.clone() }];
+        with(dir.path(), &recipes, &LoadOptions::default()).map(|weights| model(&weights, "x.input"))
+    };
+    let gate = [number("0.gate", 2.0), number("1.gate", 0.5)];
+    let all = |up: [f32; 2]| [&gate[..], &[number("0.up", up[0]), number("1.up", up[1])]].concat();
+    assert_eq!(loaded(None, &all([0.5, 2.0])), Ok(vec![2.0]));
+    let told = loaded(None, &all([0.25, 3.0])).unwrap_err();
+    let facts = "`x.0.gate.input_scale` is 2 (the largest of 2) and `x.1.up.input_scale` is 3 (the largest of 2)";
+    assert!(told.starts_with("W0311: W.x.input") && told.contains(facts), "{told}");
+    let lacking = [&gate[..], &[number("0.up", 2.0)]].concat();
+    assert_eq!(loaded(Some(1.0), &lacking), Ok(vec![2.0]));
+    let told = loaded(None, &lacking).unwrap_err();
+    assert!(told.starts_with("W0314") && told.contains("1 of 4 tensors"), "{told}");
+    let told = loaded(Some(1.0), &[&gate[1..], &[number("0.up", 0.5), number("1.up", 0.5)]].concat()).unwrap_err();
+    let facts = "`x.0.gate.input_scale` is 1 (as it is not in the checkpoint) (the largest of 2)";
+    assert!(told.starts_with("W0311") && told.contains(facts), "{told}");
 }
 
 #[test]
@@ -167,25 +206,29 @@ fn scales_that_scale_nothing_are_told_by_name() {
         (
             &input,
             one("x.input_scale", 0.0),
-            "number 0 of `x.input_scale` is 0, and W.x.input needs a finite number above 0",
+            "number 0 of `x.input_scale` in `model.safetensors` is 0, and W.x.input needs a finite number above 0",
         ),
         (&input, one("x.input_scale", -2.0), "is -2, and"),
         (&input, one("x.input_scale", f32::NAN), "is NaN, and"),
-        (&whole, one("x.weight_scale_2", f32::INFINITY), "number 0 of `x.weight_scale_2` is inf"),
-        (&rows, three(f32::NAN), "number 2 of `x.weight_scale` is NaN"),
+        (
+            &whole,
+            one("x.weight_scale_2", f32::INFINITY),
+            "number 0 of `x.weight_scale_2` in `model.safetensors` is inf",
+        ),
+        (&rows, three(f32::NAN), "number 2 of `x.weight_scale` in `model.safetensors` is NaN"),
         (
             &codes,
             block_scales(0xff),
-            "number 3 of `x.weight_scale` is NaN, and W.x.codes needs a finite number of at least 0 there",
+            "number 3 of `x.weight_scale` in `model.safetensors` is NaN, and W.x.codes needs a finite number of at least 0 there",
         ),
-        (&codes, block_scales(0xb8), "number 3 of `x.weight_scale` is -1, and"),
+        (&codes, block_scales(0xb8), "number 3 of `x.weight_scale` in `model.safetensors` is -1, and"),
         (
             &whole,
             one("x.weight_scale_2", -0.5),
-            "number 0 of `x.weight_scale_2` is -0.5, and W.x.scale needs a finite number of at least 0",
+            "number 0 of `x.weight_scale_2` in `model.safetensors` is -0.5, and W.x.scale needs a finite number of at least 0",
         ),
-        (&rows, three(-1.0), "number 2 of `x.weight_scale` is -1, and"),
-        (&rows, three(f32::NEG_INFINITY), "number 2 of `x.weight_scale` is -inf"),
+        (&rows, three(-1.0), "number 2 of `x.weight_scale` in `model.safetensors` is -1, and"),
+        (&rows, three(f32::NEG_INFINITY), "number 2 of `x.weight_scale` in `model.safetensors` is -inf"),
         (&input, one("x.input_scale", 0.5), ""),
         (&whole, one("x.weight_scale_2", 0.0), ""),
         (&rows, three(0.0), ""),
@@ -206,7 +249,7 @@ fn scales_are_zero_over_zeros_only() {
         let options = LoadOptions { widen, ..LoadOptions::default() };
         with(dir.path(), recipes, &options).err().unwrap_or_default()
     };
-    let fault = |tensor: &str, at: usize| format!("W0312: number {at} of `{tensor}` is 0, and");
+    let fault = |tensor: &str, at: usize| format!("W0312: number {at} of `{tensor}` in `model.safetensors` is 0, and");
     // Rows; minus 0 is 0 too.
     let rows = [
         of("m.codes", &[3, 4], DType::E4m3, vec![form("m.weight", &[3, 4])]),
@@ -259,7 +302,7 @@ fn the_largest_of_many_numbers_hides_none_that_is_wrong() {
         let number = |e: usize, x: f32| f32s(&format!("x.{e}.input_scale"), &[], &[x]);
         single(dir.path(), &[number(0, 2.0), number(1, odd)]);
         let told = with(dir.path(), &recipes, &LoadOptions::default()).unwrap_err();
-        assert!(told.starts_with("W0312: number 0 of `x.1.input_scale` is"), "{told}");
+        assert!(told.starts_with("W0312: number 0 of `x.1.input_scale` in `model.safetensors` is"), "{told}");
     }
 }
 
@@ -384,14 +427,16 @@ fn numbers_of_inputs_and_cached_rows_fit_the_artifact() {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(told(&[], &may_lack, true), "");
-    let one = |x: f32| [f32s("b.k_scale", &[1], &[x])];
-    assert_eq!(told(&one(0.5), &cached, true), "");
+    let one = |x: f32| [f32s("b.k_scale", &[1], &[x]), f32s("b.weight", &[1], &[1.0])];
+    let weight = WeightRecipe { dtype: DType::F32, ..recipe("b", &[1], vec![form("b.weight", &[1])]) };
+    assert_eq!(told(&one(0.5), &[cached[0].clone(), weight.clone()], true), "");
     // An artifact that keeps codes without numbers, and one that keeps rows as they are.
-    let text = told(&one(0.5), &[], true);
+    let plain = [weight];
+    let text = told(&one(0.5), &plain, true);
     for part in ["W0315", "`b.k_scale` in `model.safetensors`", "codes under 0.5", "beamc import"] {
         assert!(text.contains(part), "{text}");
     }
-    assert_eq!((told(&one(1.0), &[], true), told(&one(0.5), &[], false)), Default::default());
+    assert_eq!((told(&one(1.0), &plain, true), told(&one(0.5), &plain, false)), Default::default());
     // All numbers of inputs are missing: the checkpoint keeps inputs as they are.
     let largest = DiskLayout::Largest { also: vec!["y.{e}.input_scale".to_owned()] };
     let input = [of("x.y.input", &[], DType::F32, vec![spread(laid("x.{e}.input_scale", &[], largest))])];
@@ -553,9 +598,23 @@ fn what_is_stored_otherwise_is_refused_with_both_facts() {
     assert!(text.contains("W0301") && text.contains("`m.weight_scale`"), "{text}");
     let text = told(&[u8s(&[2, 8]), bf16s("m.weight_scale", &[2, 1], &[1.0; 2])], &blocks);
     assert!(text.contains("W0303") && text.contains("is read from F8_E4M3"), "{text}");
-    // A scale of inputs that nobody knows is no number that may stay unread.
-    let text = told(&[u8s(&[2, 8]), scales(&[2, 1]), f32s("m.pre_quant_scale", &[16], &[1.0; 16])], &blocks);
-    assert!(text.contains("W0306") && text.contains("m.pre_quant_scale"), "{text}");
+    // No number may stay unread but those of inputs of codes, and of cached rows of the model.
+    for (name, rows) in [
+        ("m.pre_quant_scale", 16),
+        ("m.pre_quant_scale", 1),
+        ("m.output_scale", 1),
+        ("m.foo_scale", 1),
+        ("n.input_scale", 1),
+        ("n.k_scale", 1),
+        ("m_scale", 1),
+        ("m.input_scale", 2),
+    ] {
+        let text = told(&[u8s(&[2, 8]), scales(&[2, 1]), f32s(name, &[rows], &vec![1.0; rows])], &blocks);
+        assert!(text.starts_with("W0306") && text.contains(name), "{text}");
+    }
+    let read = [f32s("m.input_scale", &[1], &[0.5]), f32s("m.k_scale", &[], &[0.5])];
+    single(dir.path(), &[&[u8s(&[2, 8]), scales(&[2, 1])], &read[..]].concat());
+    with(dir.path(), &blocks, &LoadOptions::default()).unwrap();
     // Codes of another kind are no matrix.
     let plain = [recipe("m", &[2, 16], vec![form("m.weight", &[2, 16])])];
     let text = told(&[bytes("m.weight", Dtype::F8_E5M2, &[2, 16], vec![0; 32])], &plain);
