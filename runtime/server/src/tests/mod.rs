@@ -224,7 +224,7 @@ fn joined(reply: &Reply, n: usize) -> (Vec<Choice>, Value) {
         to.logprobs.extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
         let delta = choice["delta"].as_object().unwrap();
         if !std::mem::replace(&mut begun[index], true) {
-            assert_eq!(choice["delta"], json!({"role": "assistant", "content": null}));
+            assert_eq!(choice["delta"], json!({"role": "assistant", "content": ""}));
             continue;
         }
         if let Some(finish) = choice["finish_reason"].as_str() {
