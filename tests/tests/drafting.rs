@@ -297,6 +297,7 @@ fn specs_that_lack_a_value_are_not_compiled() {
 fn drafters_of_other_models_are_refused_by_name() {
     let config = std::fs::read_to_string(drafter().join("config.json")).expect("a config");
     let work = tempfile::tempdir().expect("folder");
+    let place = tempfile::tempdir().expect("folder");
     let cases = [
         ("\"vocab_size\": 2048", "\"vocab_size\": 2040", "vocab"),
         ("\"hidden_size\": 192", "\"hidden_size\": 208", "hidden"),
@@ -309,7 +310,7 @@ fn drafters_of_other_models_are_refused_by_name() {
     for (from, to, word) in cases {
         assert!(config.contains(from), "the config has no {from}");
         std::fs::write(work.path().join("config.json"), config.replace(from, to)).expect("a config");
-        let out = work.path().join("artifact");
+        let out = place.path().join("artifact");
         let args = [nano().display().to_string(), work.path().display().to_string(), out.display().to_string()];
         let done =
             Programs::built().beamc(&["compile", &args[0], "--draft", &args[1], "--target", "cpu-f32", "-o", &args[2]]);
