@@ -13,13 +13,13 @@ pub struct Door {
     /// An engine that has work and finishes no step for so long is stuck.
     pub stuck: Duration,
     /// Between two pieces of a stream, where hundreds of streams go on with every step; 0: every token leaves by itself.
-    /// Usually twenty pieces a second, which still reads as a flow.
+    /// Usually ten pieces a second, which still reads as a flow.
     pub pause: Duration,
 }
 
 impl Default for Door {
     fn default() -> Self {
-        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60), pause: Duration::from_millis(50) }
+        Door { queued: 1024, wait: None, stuck: Duration::from_secs(60), pause: Duration::from_millis(100) }
     }
 }
 
