@@ -11,8 +11,8 @@ use ir::{Captured, Instance, Op, ValueId};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Rows that a row alone costs about as much as, since its weights come from memory for it: a step of 16 takes about twice as
-/// long as one of one row on the processors that docs/performance.md names.
+/// Rows that a row alone is taken to cost as much as, since its weights come from memory for it. A guess: where it is wrong, some
+/// rows are computed that nobody reads.
 const ROWS_ALONE: usize = 16;
 
 /// Marks the segments of the last instance's program that may run for the wanted rows alone. The other instances of its class
