@@ -441,6 +441,22 @@ fn elements_that_are_no_numbers_are_refused_by_name() {
         let told = format!("error[W0313]: element 3 of `{weight}` in `{ONLY}` is inf, stored as BF16");
         assert!(code == 1 && err.starts_with(&told), "{err}");
     }
+    // Nor are they quantised, or copied beside what is.
+    let copy = work.path().join("copy");
+    let refused = |flags: &[&str]| {
+        let args = ["quantise", "--model", text(&plain), "--format", "fp8", "--out", text(&copy)];
+        let done = Programs::built().beam_run(&[&args, flags].concat());
+        assert!(!copy.exists() && done.code == 1, "{}", done.err);
+        done.err
+    };
+    let told = format!("error[R0707]: element 3 of `{weight}` is inf");
+    for flags in [&[][..], &["--ignore", "re:.*o_proj"]] {
+        let err = refused(flags);
+        assert!(err.starts_with(&told), "{err}");
+    }
+    // An artifact that has narrow weights already does not tell which ones to make so.
+    let err = refused(&["--artifact", text(&native)]);
+    assert!(err.starts_with("error[R0705]") && err.contains("that are fp8 already"), "{err}");
 }
 
 /// A checkpoint without numbers of inputs is one of weights; compiled from its own directory, what its config says counts.

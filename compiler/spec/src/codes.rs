@@ -424,6 +424,11 @@ pub static CODES: &[Code] = &[
         "warning: numbers that a checkpoint lacks",
         "The config says that inputs, or cached rows, become codes under numbers of the checkpoint, and the files beside it lack some. They are 1 then, and `[stored]` says numbers = \"some\". Elsewhere such a checkpoint is refused when it is loaded.",
     ),
+    code(
+        "B0309",
+        "warning: a file of tensors that cannot be read",
+        "Headers of files beside a config say what is quantised. Where one cannot be read, the config alone counts; the weights themselves cannot be loaded from such a file.",
+    ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),
     code(
@@ -478,6 +483,11 @@ pub static CODES: &[Code] = &[
         "B0415",
         "an index that its folder contradicts",
         "model.safetensors.index.json says which file of the same folder each tensor is in. It must be JSON with such a weight_map, its files plain names, and all of them there, unless none is: a spec is compiled without weights.",
+    ),
+    code(
+        "B0416",
+        "tensors in codes that nothing describes",
+        "A tensor beside the config holds codes of a quantised matrix, and the config says nothing of it, or another format, or the spec keeps that weight as it is. No product could read it.",
     ),
     code("B0999", "a defect of the compiler", "Please report the spec that leads here."),
 ];

@@ -67,18 +67,27 @@ pub fn import(config: &Path, library: &Library, sources: &mut Sources, out: &mut
     let (toml, origins) = importer.run(&name, &base, &merged);
     let mut made = Imported { toml, base, origins };
     let failed = importer.failed;
-    let stored = match quantised {
-        Found::Refused => return None,
-        Found::Nothing => vec![(Span { file, start: 0, end: 0 }, "format = \"none\"".to_owned())],
-        // Weights and layers are counted in the spec as it is so far.
-        Found::Scheme(schemes) if !failed => match crate::facts_of(Input::text("import", &made.toml), library) {
-            Some(facts) => {
-                let tensors = files.as_deref().and_then(Tensors::of);
-                quantised::lines(*schemes, &facts, &merged, library, tensors.as_ref(), out)?
+    if matches!(quantised, Found::Refused) {
+        return None;
+    }
+    let nothing = Span { file, start: 0, end: 0 };
+    let tensors = files.as_deref().and_then(|files| Tensors::of(files, out));
+    // Weights and layers are counted in the spec as it is so far.
+    let needed = !failed && (tensors.is_some() || matches!(quantised, Found::Scheme(_)));
+    let facts = needed.then(|| crate::facts_of(Input::text("import", &made.toml), library)).flatten();
+    let stored = match (quantised, facts) {
+        (Found::Scheme(schemes), Some(facts)) => {
+            quantised::lines(*schemes, &facts, &merged, library, tensors.as_ref(), out)?
+        }
+        (Found::Scheme(_), None) => Vec::new(),
+        (_, facts) => {
+            if let Some((facts, tensors)) = facts.zip(tensors)
+                && !quantised::none_in_codes(&facts, &tensors, nothing, out)
+            {
+                return None;
             }
-            None => Vec::new(),
-        },
-        Found::Scheme(_) => Vec::new(),
+            vec![(nothing, "format = \"none\"".to_owned())]
+        }
     };
     made.section("stored", &stored);
     (!failed && files.is_some()).then_some(made)

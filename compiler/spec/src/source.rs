@@ -7,6 +7,8 @@ use std::path::Path;
 
 /// No spec needs more; a larger file is refused before it is read.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// What some editors begin a file with.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Files by index; [`Span::file`] is an index into this list.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +72,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Box<Diagnostic>> {
     match read {
         Ok(n) if n as u64 > MAX_FILE_BYTES => refuse(format!("it has more than the {MAX_FILE_BYTES} bytes allowed")),
         Ok(_) => match String::from_utf8(bytes) {
+            Ok(text) if text.starts_with(BYTE_ORDER_MARK) => {
+                let fact = format!("`{}` begins with a byte order mark, and neither TOML nor JSON has one", path.display());
+                Err(Box::new(Diagnostic::error("B0001", fact).help("save it as UTF-8 without a byte order mark")))
+            }
             Ok(text) => Ok(text),
             Err(e) => refuse(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())),
         },

@@ -178,12 +178,11 @@ fn tensors_beside_a_config_count_for_more_than_its_lists() {
     let (o, q) = ("model.layers.5.self_attn.o_proj", "model.layers.1.self_attn.q_proj");
     let named = |module: &str, end: &str| format!("{module}.{end}");
     let own = "format = \"fp8\"\nplain = { head = \"all\", o = [5] }\n";
-    // What the tensors say as well changes nothing, and codes without scales say nothing.
+    // What the tensors say as well changes nothing.
     assert_eq!(
         said(&[(&named(o, "weight"), "BF16"), (&named(q, "weight"), "F8_E4M3"), (&named(q, "weight_scale"), "F32")]),
         own
     );
-    assert_eq!(said(&[(&named(o, "weight"), "F8_E4M3"), (&named(q, "weight"), "U8")]), own);
     let told =
         said(&[(&named(q, "weight"), "BF16"), (&named(o, "weight"), "F8_E4M3"), (&named(o, "weight_scale"), "BF16")]);
     assert!(
@@ -206,6 +205,79 @@ fn tensors_beside_a_config_count_for_more_than_its_lists() {
     // A spec is compiled without weights: an index without any of its files is one too many, and no more.
     index("{\"weight_map\": {\"a\": \"c.safetensors\", \"b\": \"b.safetensors\"}}");
     assert_eq!(outcome(listed, folder.path()), own);
+}
+
+#[test]
+fn codes_that_nothing_says_how_to_read_are_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (fp8, nvfp4) = (&section("FP8 as the usual"), &section("NVFP4 as the usual"));
+    let (q, router) = ("model.layers.1.self_attn.q_proj", "model.layers.3.mlp.gate.weight");
+    let [codes, scale] = ["weight", "weight_scale"].map(|end| format!("{q}.{end}"));
+    let said = |config: &str, tensors: &[(&str, &str)]| {
+        header(folder.path(), "model.safetensors", tensors);
+        outcome(config, folder.path())
+    };
+    let told = said(fp8, &[(&codes, "F8_E4M3")]);
+    let first = format!("error[B0416]: `{codes}` is stored as F8_E4M3, and fp8, as the config says, is F8_E4M3 beside `weight_scale`");
+    assert!(told.starts_with(&first) && told.contains("help: "), "{told}");
+    // A layer in another format.
+    let told = said(nvfp4, &[(&codes, "F8_E4M3"), (&scale, "F32")]);
+    let first = format!("error[B0416]: `{codes}` is stored as F8_E4M3, and nvfp4, as the config says, is U8 beside");
+    assert!(told.starts_with(&first), "{told}");
+    // What no product may read in codes, though the config does not list it.
+    let told = said(fp8, &[(router, "F8_E4M3")]);
+    let first = format!("error[B0416]: `{router}` is stored as F8_E4M3, and the spec keeps W.router in f32");
+    assert!(told.starts_with(&first), "{told}");
+    // Nothing says that anything is quantised; also where there are several.
+    let plain = "## Plain\n```json\n{}\n```\n";
+    std::fs::remove_file(folder.path().join("hf_quant_config.json")).ok();
+    let told = said(plain, &[(&codes, "U8"), (&scale, "F8_E4M3"), ("model.layers.1.self_attn.o_proj.weight", "U8")]);
+    let first = format!("error[B0416]: `{codes}` is stored as U8, and neither quantization_config of config.json nor");
+    assert!(told.starts_with(&first) && told.contains("(1 more are like it)"), "{told}");
+    assert_eq!(said(plain, &[(&codes, "BF16"), ("other.weight", "U8")]), "format = \"none\"\n");
+}
+
+#[test]
+fn headers_that_cannot_be_read_are_told() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("model.safetensors");
+    let told = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).expect("file");
+        outcome("## Plain\n```json\n{}\n```\n", folder.path())
+    };
+    let cut: Vec<u8> = [&90u64.to_le_bytes()[..], b"{\"a\":"].concat();
+    for (bytes, fact) in [
+        (&b""[..], "the file ends before it"),
+        (b"12345", "the file ends before it"),
+        (&[255; 8], "its length is given as 18446744073709551615 bytes, and 100000000 are allowed"),
+        (&cut, "its length is given as 90 bytes, and the file ends after 5 of them"),
+        (b"\x02\0\0\0\0\0\0\0[]", "invalid type"),
+    ] {
+        let told = told(bytes);
+        let first = "warning[B0309]: the header of `model.safetensors` beside the config cannot be read: ";
+        assert!(told.starts_with(&format!("{first}{fact}")), "{told}");
+        assert!(told.contains("help: ") && told.ends_with("format = \"none\"\n"), "{told}");
+    }
+    // Beside a config, what is there and no file is no reason to take the checkpoint for a plain one.
+    std::fs::remove_file(&file).expect("file");
+    std::fs::create_dir(folder.path().join("hf_quant_config.json")).expect("directory");
+    let told = outcome("## Plain\n```json\n{}\n```\n", folder.path());
+    assert!(told.starts_with("error[B0001]") && told.contains("hf_quant_config.json"), "{told}");
+}
+
+#[test]
+fn a_byte_order_mark_is_named() {
+    let folder = tempfile::tempdir().expect("folder");
+    let told = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("file");
+        let checked = check_path(&folder.path().join(name), &Library::embedded(), &Choices::default());
+        assert!(checked.model.is_none());
+        render(&checked.diagnostics, &checked.sources, false)
+    };
+    for name in ["config.json", "spec.toml"] {
+        let told = told(name, "\u{feff}{}");
+        assert!(told.contains("begins with a byte order mark") && told.contains("help: save it as UTF-8"), "{told}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Which matrices a scheme leaves plain, layer by layer, by the names of their modules and the formats of their tensors.
 
-use super::tensors::Tensors;
-use super::{KEY, Scheme};
+use super::tensors::{Tensors, codes_of};
+use super::{FILE, KEY, Scheme};
 use crate::Diagnostic;
 use ir::{DiskForm, Extent, Facts, Scope, Span, StoredInputs, StoredNames, StoredPlain, Weight};
 
@@ -176,9 +176,60 @@ fn kept(scheme: &mut Scheme, weight: &Weight, layers: &[Option<usize>], facts: &
     }
 }
 
+/// Refuses tensors in codes that nothing says how to read: of weights that the spec keeps plain, of another format than the
+/// scheme's, and all of them where there is no scheme.
+pub(crate) fn foreign(
+    scheme: Option<&Scheme>,
+    facts: &Facts,
+    (tensors, names): (&Tensors, Option<&StoredNames>),
+    at: Span,
+    out: &mut Vec<Diagnostic>,
+) -> bool {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for weight in &facts.weights {
+        for layer in layers(weight, facts) {
+            for form in &weight.disk {
+                for tensor in spread(&form.tensor, weight, form, layer, facts) {
+                    let Some(format) = tensors.codes(&tensor) else { continue };
+                    let fact = match scheme.zip(names) {
+                        None => format!("and neither {KEY} of config.json nor {FILE} says how to read it"),
+                        Some((scheme, names)) if weight.quantised_form() == Some(form) => {
+                            let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
+                            if tensors.narrow(module, scheme.format, names).is_some() {
+                                continue;
+                            }
+                            let (said, scale) = (scheme.format.word(), &names.scale);
+                            format!("and {said}, as the config says, is {} beside `{scale}`", codes_of(scheme.format))
+                        }
+                        Some(_) => format!("and the spec keeps W.{} in {}", weight.name, weight.dtype),
+                    };
+                    found.push((tensor.clone(), format!("`{tensor}` is stored as {format}, {fact}")));
+                }
+            }
+        }
+    }
+    let Some((_, fact)) = found.first() else { return true };
+    let more = match found.len() - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more are like it)"),
+    };
+    let d = Diagnostic::error("B0416", format!("{fact}{more}")).at(at, "said here");
+    let help = match scheme {
+        None => "fetch the checkpoint again, with the config that its quantiser wrote",
+        Some(_) => "quantise the checkpoint anew, with this module in the format of the others or as it was",
+    };
+    out.push(d.help(help));
+    false
+}
+
 /// Names of the modules that hold a weight.
 fn modules(weight: &Weight, form: &DiskForm, layer: Option<usize>, facts: &Facts) -> Vec<String> {
-    let mut names = vec![named(form.module(), layer)];
+    spread(form.module(), weight, form, layer, facts)
+}
+
+/// The names that a pattern of a form stands for in a layer.
+fn spread(pattern: &str, weight: &Weight, form: &DiskForm, layer: Option<usize>, facts: &Facts) -> Vec<String> {
+    let mut names = vec![named(pattern, layer)];
     for axis in &form.spread {
         let own = weight.axes.iter().flatten().find(|a| a.name == *axis).map(|a| match a.extent {
             Extent::Fixed(n) => n,

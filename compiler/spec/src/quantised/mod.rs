@@ -81,14 +81,14 @@ pub(crate) fn find(
     let value = json.get(KEY).filter(|v| !v.is_null());
     let path = config.with_file_name(FILE);
     let Some(value) = value else {
-        if !path.is_file() {
+        if !path.exists() {
             return Found::Nothing;
         }
         let own = read_file(&path, None, sources, out);
         return own.map_or(Found::Refused, |own| Found::Scheme(Box::new(Schemes { own, beside: None })));
     };
     let Some(mut own) = read(&mut Object::new(value, KEY, places, out), None) else { return Found::Refused };
-    if !path.is_file() {
+    if !path.exists() {
         return Found::Scheme(Box::new(Schemes { own, beside: None }));
     }
     let Some(mut beside) = read_file(&path, Some(&own), sources, out) else { return Found::Refused };
@@ -148,6 +148,11 @@ fn read(object: &mut Object<'_>, other: Option<&Scheme>) -> Option<Scheme> {
     scheme.filter(|_| !object.failed())
 }
 
+/// Whether nothing beside a config without a scheme is in codes; what is, is refused, at the config's beginning.
+pub(crate) fn none_in_codes(facts: &Facts, tensors: &Tensors, at: Span, out: &mut Vec<Diagnostic>) -> bool {
+    decide::foreign(None, facts, (tensors, None), at, out)
+}
+
 /// A line of `[stored]` and the place that it comes from.
 pub(crate) type Line = (Span, String);
 
@@ -172,7 +177,13 @@ pub(crate) fn lines(
     if written.as_ref().is_some_and(|w| w.inputs != scheme.inputs) {
         lines.push((scheme.at, "inputs = \"plain\"".to_owned()));
     }
-    let files = tensors.zip(written.as_ref().map(|w| &w.names));
+    let names = written.as_ref().map(|w| &w.names);
+    if let Some(tensors) = tensors
+        && !decide::foreign(Some(&scheme), facts, (tensors, names), scheme.at, out)
+    {
+        return None;
+    }
+    let files = tensors.zip(names);
     let decide::Decided { plain, mut lacking } = decide::plain(&mut scheme, facts, files, out)?;
     let entries: Vec<String> = plain
         .iter()

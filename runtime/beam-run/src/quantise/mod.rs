@@ -30,7 +30,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use matrices::{Found, Matrix};
 use patterns::Patterns;
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// A public format.
@@ -173,7 +173,8 @@ pub fn quantise(args: &QuantiseArgs) -> Result<(), Failure> {
     let patterns = Patterns::new(&args.ignore)?;
     let matrices = found.matrices.len();
     patterns.leave(&mut found, !args.is_fp8())?;
-    check(args, &found, matrices)?;
+    check(args, artifact.as_ref(), &found, matrices)?;
+    check_copied(&checkpoint, &found)?;
     let (input_numbers, cached) = watched(args, artifact.as_ref(), &checkpoint, &found)?;
     let scales = match args.scales {
         Some(Scales::Bf16) => ScaleFormat::Bf16,
@@ -221,13 +222,21 @@ fn watched(
 
 /// Refuses what the format cannot hold, and a checkpoint in which nothing would change; there were so many matrices before
 /// `--ignore` left some as they are.
-fn check(args: &QuantiseArgs, found: &Found, matrices: usize) -> Result<(), Failure> {
+fn check(args: &QuantiseArgs, artifact: Option<&Artifact>, found: &Found, matrices: usize) -> Result<(), Failure> {
     let (model, plain) = (args.model.display(), found.plain.len());
+    let stored = artifact.and_then(|artifact| artifact.kernels.facts.stored.as_ref());
     match (found.matrices.is_empty(), matrices, &args.artifact) {
         (false, ..) => {}
         (true, 0, None) => {
             return Err(Failure::input(format!(
                 "R0705: `{model}` has no matrix to quantise: a tensor `….weight` of two dimensions, in the format of most of the checkpoint and in a numbered layer, alone in its module; {plain} modules have another; pass `--artifact`, which knows what products read"
+            )));
+        }
+        (true, 0, Some(artifact)) if stored.is_some() => {
+            return Err(Failure::input(format!(
+                "R0705: `{}` is compiled for weights that are {} already, and shows no matrix of `{model}` to quantise; compile the unquantised checkpoint for a target that leaves it as it is, such as `cpu`",
+                artifact.display(),
+                stored.map_or("quantised", |stored| stored.format.word())
             )));
         }
         (true, 0, Some(artifact)) => {
@@ -261,10 +270,7 @@ fn numbers(args: &QuantiseArgs, checkpoint: &Checkpoint, found: &Found) -> Resul
     for matrix in &found.matrices {
         let found = rows(checkpoint, matrix)?.largest();
         if !found.is_finite() {
-            return Err(Failure::input(format!(
-                "R0707: `{}` has an element that is infinite or no number, which no scale can hold; leave the module as it is with `--ignore`",
-                matrix.tensor
-            )));
+            return Err(odd(&matrix.tensor, matrix.first as usize, &rows(checkpoint, matrix)?));
         }
         largest.push(found);
         bar.inc(1);
@@ -280,6 +286,28 @@ fn numbers(args: &QuantiseArgs, checkpoint: &Checkpoint, found: &Found) -> Resul
         false => nvfp4_number(of_unit.get(&matrix.unit).copied().unwrap_or(own)),
     };
     Ok(found.matrices.iter().zip(largest).map(shared).collect())
+}
+
+/// Refuses tensors that would be copied as they are and hold what is no number: the copy could not be loaded either.
+fn check_copied(checkpoint: &Checkpoint, found: &Found) -> Result<(), Failure> {
+    let taken: HashSet<&str> = found.matrices.iter().map(|m| m.tensor.as_str()).collect();
+    for (_, entry) in checkpoint.tensors().filter(|(_, entry)| !taken.contains(entry.name.as_str())) {
+        let width = entry.shape.last().copied().unwrap_or(1) as usize;
+        let rows = checkpoint.tensor(&entry.name).and_then(|(_, bytes)| Rows::new(&entry.dtype, bytes, width));
+        if let Some(rows) = rows.filter(|rows| !rows.largest().is_finite()) {
+            return Err(odd(&entry.name, 0, &rows));
+        }
+    }
+    Ok(())
+}
+
+/// What is told of a tensor with an element that is no finite number; the rows begin at element `first` of it.
+fn odd(tensor: &str, first: usize, rows: &Rows<'_>) -> Failure {
+    let (at, number) = rows.odd().unwrap_or((0, f32::NAN));
+    Failure::input(format!(
+        "R0707: element {} of `{tensor}` is {number}, and every weight must be a finite number to be scaled or loaded; fetch the checkpoint again and compare its files with the original's",
+        first + at
+    ))
 }
 
 /// The rows of a matrix in the checkpoint.

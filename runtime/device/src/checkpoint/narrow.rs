@@ -103,6 +103,16 @@ impl<'a> Rows<'a> {
         self.bytes.par_chunks(rows_at_once * self.row_bytes()).map(of_rows).reduce(|| 0.0, larger)
     }
 
+    /// The first element that is infinite or no number, with its place in row-major order.
+    pub fn odd(&self) -> Option<(usize, f32)> {
+        let mut row = vec![0.0; self.columns];
+        self.bytes.chunks_exact(self.row_bytes()).enumerate().find_map(|(i, bytes)| {
+            f32::convert(self.dtype, bytes, &mut row);
+            let (at, odd) = row.iter().enumerate().find(|(_, x)| !x.is_finite())?;
+            Some((i * self.columns + at, *odd))
+        })
+    }
+
     /// `per_row` bytes of each row.
     fn map(&self, per_row: usize, of_row: impl Fn(&[f32], &mut [u8]) + Sync) -> Vec<u8> {
         let rows_at_once = (AT_ONCE_BYTES / self.row_bytes()).max(1);

@@ -470,7 +470,10 @@ impl<'a> Matcher<'a> {
     }
 
     fn report_missing(&mut self, recipe: &WeightRecipe, absent: &[Candidate]) {
-        let names: Vec<String> = absent.iter().map(|c| quoted(c.names.first().unwrap_or(&c.form.tensor))).collect();
+        let mut names: Vec<String> = absent.iter().map(|c| quoted(c.names.first().unwrap_or(&c.form.tensor))).collect();
+        // Forms may differ in what they make of a tensor alone.
+        let mut told = HashSet::new();
+        names.retain(|name| told.insert(name.clone()));
         if let Some(what) = scales::divides(recipe) {
             let total = absent.first().map_or(0, |c| c.names.len());
             let (weight, looked_for) = (recipe.title(), names.join("` or `"));
