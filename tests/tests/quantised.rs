@@ -456,7 +456,7 @@ fn elements_that_are_no_numbers_are_refused_by_name() {
     }
     // An artifact that has narrow weights already does not tell which ones to make so.
     let err = refused(&["--artifact", text(&native)]);
-    assert!(err.starts_with("error[R0705]") && err.contains("that are fp8 already"), "{err}");
+    assert!(err.starts_with("error[R0705]") && err.contains("keeps weights in e4m3 already"), "{err}");
 }
 
 /// A checkpoint without numbers of inputs is one of weights; compiled from its own directory, what its config says counts.

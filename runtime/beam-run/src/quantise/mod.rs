@@ -224,7 +224,7 @@ fn watched(
 /// `--ignore` left some as they are.
 fn check(args: &QuantiseArgs, artifact: Option<&Artifact>, found: &Found, matrices: usize) -> Result<(), Failure> {
     let (model, plain) = (args.model.display(), found.plain.len());
-    let stored = artifact.and_then(|artifact| artifact.kernels.facts.stored.as_ref());
+    let narrow = artifact.and_then(|artifact| artifact.recipes.iter().map(|r| r.dtype).find(|dtype| dtype.is_narrow()));
     match (found.matrices.is_empty(), matrices, &args.artifact) {
         (false, ..) => {}
         (true, 0, None) => {
@@ -232,14 +232,13 @@ fn check(args: &QuantiseArgs, artifact: Option<&Artifact>, found: &Found, matric
                 "R0705: `{model}` has no matrix to quantise: a tensor `….weight` of two dimensions, in the format of most of the checkpoint and in a numbered layer, alone in its module; {plain} modules have another; pass `--artifact`, which knows what products read"
             )));
         }
-        (true, 0, Some(artifact)) if stored.is_some() => {
-            return Err(Failure::input(format!(
-                "R0705: `{}` is compiled for weights that are {} already, and shows no matrix of `{model}` to quantise; compile the unquantised checkpoint for a target that leaves it as it is, such as `cpu`",
-                artifact.display(),
-                stored.map_or("quantised", |stored| stored.format.word())
-            )));
-        }
         (true, 0, Some(artifact)) => {
+            if let Some(narrow) = narrow {
+                return Err(Failure::input(format!(
+                    "R0705: `{}` keeps weights in {narrow} already, and shows no matrix of `{model}` to quantise; compile the unquantised checkpoint for a target that leaves it as it is, such as `cpu`",
+                    artifact.display()
+                )));
+            }
             return Err(Failure::input(format!(
                 "R0705: no product in the layers of `{}` reads a matrix of `{model}` that its spec lets be quantised; {plain} modules stay as they are; compile a spec without `quant = false` on all of them",
                 artifact.display()

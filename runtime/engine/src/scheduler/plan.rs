@@ -15,7 +15,7 @@ impl Scheduler {
         if let Some(drafts) = self.plan_drafts() {
             return Some(drafts);
         }
-        if self.in_flight > 0 && self.running.iter().any(|s| s.needs_what_is_chosen()) {
+        if self.running.iter().any(Sequence::needs_what_is_chosen) {
             return None;
         }
         let (mut step, mut shares) = self.blank_step();
