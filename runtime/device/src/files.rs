@@ -1,14 +1,17 @@
 //! The host tier in files: copies of cache pages on a disk, moved by a thread of their own.
 //!
 //! A page is a file. The engine's thread never waits for the disk: what is written is handed over, what is read is asked
-//! for all at once and fetched when it is there. A copy that cannot be written, was cut short or has other bytes than were
-//! written is lost, and whoever needed it computes it again. The folder is the tier's own and goes with it.
+//! for all at once and fetched when it is there. A copy that cannot be written, was cut short, has other bytes than were
+//! written or does not come while the disk does nothing at all is lost, and whoever needed it computes it again. The folder is the
+//! tier's own and goes with it, or with the next tier beside it where its server was killed.
 
 use engine::{HostPage, HostTier, TierError, Transfer};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,8 +19,16 @@ use std::time::{Duration, Instant};
 /// Jobs that may wait for the disk; with more the engine is told to come again.
 const MOST_JOBS: usize = 1024;
 
-/// How long a step waits for a layer before the copy counts as lost.
+/// How long the disk may do nothing that it was asked for before the copy that is waited for counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a tier that ends waits for its thread, which a disk that hangs does not give back.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Between two looks at a thread that is ending.
+const LOOK: Duration = Duration::from_millis(1);
+/// Held by the server that a folder belongs to.
+const LOCK: &str = "lock";
+/// What the names of folders begin with.
+const PREFIX: &str = "pages-";
 
 /// What the thread is asked for.
 enum Job {
@@ -44,21 +55,35 @@ pub struct FileTier {
     /// question only.
     asked: HashMap<(HostPage, usize), (u64, Option<Outcome>)>,
     next_ask: u64,
+    /// Jobs that the thread was given, and those that it is through with.
+    handed: u64,
+    done: Arc<AtomicU64>,
+    /// Whether the tier ends, and no job counts any more.
+    ends: Arc<AtomicBool>,
+    /// How many were done when last looked, and since when.
+    heard: (u64, Instant),
     thread: Option<JoinHandle<()>>,
+    /// Locked as long as the folder is in use.
+    _lock: File,
 }
 
 impl FileTier {
     /// Room for so many bytes in a new folder inside `parent`.
     pub fn new(parent: &Path, bytes: u64) -> std::io::Result<FileTier> {
         std::fs::create_dir_all(parent)?;
+        remove_abandoned(parent);
         // Servers that share a disk do not share copies: the books of each are in its memory.
         let folder = (0u32..)
-            .map(|n| parent.join(format!("pages-{}-{n}", std::process::id())))
+            .map(|n| parent.join(format!("{PREFIX}{}-{n}", std::process::id())))
             .find(|folder| !folder.exists())
             .unwrap_or_else(|| parent.join("pages"));
         std::fs::create_dir(&folder)?;
+        let lock = File::create(folder.join(LOCK))?;
+        lock.lock()?;
         let ((jobs, inbox), (outbox, answers)) = (sync_channel(MOST_JOBS), channel());
-        let mut disk = Disk { folder: folder.clone(), pages: HashMap::new() };
+        let (done, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let mut disk =
+            Disk { folder: folder.clone(), pages: HashMap::new(), done: done.clone(), ends: ends.clone() };
         let thread = std::thread::Builder::new().name("host-tier".into()).spawn(move || disk.run(&inbox, &outbox))?;
         Ok(FileTier {
             bytes,
@@ -67,14 +92,36 @@ impl FileTier {
             answers,
             asked: HashMap::new(),
             next_ask: 0,
+            handed: 0,
+            done,
+            ends,
+            heard: (0, Instant::now()),
             thread: Some(thread),
+            _lock: lock,
         })
     }
 
-    /// Hands a job over; false if there is no room for it now.
-    fn hand(&self, job: Job) -> Result<bool, TierError> {
+    /// Whether the disk has not done anything for long of what it was asked for.
+    fn is_silent(&mut self) -> bool {
+        let (done, now) = (self.done.load(Ordering::Acquire), Instant::now());
+        if done != self.heard.0 {
+            self.heard = (done, now);
+        }
+        now.saturating_duration_since(self.heard.1) >= PATIENCE
+    }
+
+    /// Hands a job over; false if there is no room for it now. Refused where the disk does none.
+    fn hand(&mut self, job: Job) -> Result<bool, TierError> {
+        if self.done.load(Ordering::Acquire) == self.handed {
+            // It had nothing to do until now.
+            self.heard = (self.handed, Instant::now());
+        }
         match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {
-            Some(Ok(())) => Ok(true),
+            Some(Ok(())) => {
+                self.handed += 1;
+                Ok(true)
+            }
+            Some(Err(TrySendError::Full(_))) if self.is_silent() => Err(silent()),
             Some(Err(TrySendError::Full(_))) => Ok(false),
             _ => Err(gone()),
         }
@@ -112,6 +159,10 @@ fn gone() -> TierError {
     TierError("the thread of the host tier is gone".into())
 }
 
+fn silent() -> TierError {
+    TierError(format!("the disk has done nothing for {} s", PATIENCE.as_secs()))
+}
+
 impl HostTier for FileTier {
     fn bytes(&self) -> u64 {
         self.bytes
@@ -131,7 +182,12 @@ impl HostTier for FileTier {
         self.ask(page, layer)?;
         self.take_answers();
         match self.asked.get_mut(&(page, layer)).and_then(|(_, answer)| answer.take()) {
-            None => Ok(Transfer::Later),
+            None if !self.is_silent() => Ok(Transfer::Later),
+            None => {
+                // Whoever asks again asks anew.
+                self.asked.remove(&(page, layer));
+                Err(silent())
+            }
             Some(answer) => {
                 self.asked.remove(&(page, layer));
                 *out = answer.map_err(TierError)?;
@@ -141,18 +197,13 @@ impl HostTier for FileTier {
     }
 
     fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
-        let end = Instant::now() + PATIENCE;
         while self.read(page, layer, out)? == Transfer::Later {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(TierError(format!("the disk has said nothing for {} s", PATIENCE.as_secs())));
-            }
             // With no room to ask, the disk has enough to do and need not say anything.
             if !self.asked.contains_key(&(page, layer)) {
                 std::thread::yield_now();
                 continue;
             }
-            match self.answers.recv_timeout(left) {
+            match self.answers.recv_timeout(PATIENCE) {
                 Ok(answer) => self.file(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -171,12 +222,28 @@ impl HostTier for FileTier {
 
 impl Drop for FileTier {
     fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // A thread that has panicked has nothing more to do either.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let end = Instant::now() + FAREWELL;
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(LOOK);
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
+        // A disk that hangs would keep whoever removes something from it, too; the folder goes with the next tier.
+        if thread.is_finished() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Removes folders of servers that were killed: those whose lock nobody holds. What cannot be removed stays.
+fn remove_abandoned(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if is_ours && File::open(folder.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -192,11 +259,16 @@ struct Place {
 struct Disk {
     folder: PathBuf,
     pages: HashMap<HostPage, Vec<Option<Place>>>,
+    done: Arc<AtomicU64>,
+    ends: Arc<AtomicBool>,
 }
 
 impl Disk {
     fn run(&mut self, jobs: &Receiver<Job>, answers: &Sender<Answer>) {
         while let Ok(job) = jobs.recv() {
+            if self.ends.load(Ordering::Acquire) {
+                return;
+            }
             match job {
                 Job::Write { page, layer, bytes } => {
                     // A layer that was not written is missed when it is read.
@@ -216,6 +288,7 @@ impl Disk {
                     let _ = std::fs::remove_file(self.path(page));
                 }
             }
+            self.done.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -316,5 +389,33 @@ mod tests {
         std::fs::remove_file(file(3)).unwrap();
         assert!((1..4).all(|page| read(&mut tier, page, 0).is_err()));
         assert!((1..4).all(|page| tier.read_now(page, 0, &mut Vec::new()).is_err()));
+    }
+
+    /// Opening a pipe that nobody writes to hangs as a disk does that is gone.
+    #[cfg(unix)]
+    #[test]
+    fn a_disk_that_hangs_loses_copies_and_keeps_nobody() {
+        let place = tempfile::tempdir().unwrap();
+        let mut tier = FileTier::new(place.path(), 1000).unwrap();
+        for page in [1, 2] {
+            assert_eq!(tier.write(page, 0, &[5; 40]), Ok(Transfer::Done));
+            assert_eq!(read(&mut tier, page, 0), Ok(vec![5; 40]));
+        }
+        let file = tier.folder.join("1");
+        std::fs::remove_file(&file).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let lost = read(&mut tier, 1, 0);
+        assert_eq!(lost, Err(TierError("the disk has done nothing for 5 s".into())));
+        let again = Instant::now();
+        assert!(read(&mut tier, 2, 0).is_err() && again.elapsed() < PATIENCE, "it is known by now");
+        let refused = (0..2 * MOST_JOBS).map(|layer| tier.write(3, layer, &[5; 40])).find(Result::is_err);
+        assert_eq!(refused, Some(Err(silent())), "copies are not waited for either");
+        let begun = Instant::now();
+        drop(tier);
+        assert!(begun.elapsed() < 2 * FAREWELL, "nobody waits for a disk that hangs");
+        // Whoever comes next finds the folder without a server, once the process that had it is gone.
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+        drop(FileTier::new(place.path(), 1000).unwrap());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
     }
 }

@@ -43,6 +43,8 @@ enum Order {
     Enough { id: RequestId },
     /// Forgets what is kept of finished requests; false while some are unfinished.
     Flush { reply: oneshot::Sender<bool> },
+    /// Ends the thread, and with it what the engine keeps outside of memory.
+    End,
 }
 
 /// Requests that come together.
@@ -171,6 +173,16 @@ impl Service {
     /// Whether the engine's thread runs.
     pub fn is_alive(&self) -> bool {
         self.state.is_alive.load(Ordering::Acquire)
+    }
+
+    /// Ends the thread and waits for it, but not longer than that: an engine that is stuck hears nothing.
+    pub fn end(&self, within: Duration) {
+        let end = Instant::now() + within;
+        if self.orders.send(Order::End).is_ok() {
+            while self.is_alive() && Instant::now() < end {
+                std::thread::sleep(POLL);
+            }
+        }
     }
 
     /// Whether the engine has work and makes no progress: a step that does not come back shows once [`Door::stuck`] is over.
@@ -555,18 +567,21 @@ impl<E: Executor> Worker<E> {
             }
             Progress::Worked => None,
         };
-        if let Some(order) = first {
-            self.take(order);
+        if first.is_some_and(|order| !self.take(order)) {
+            return false;
         }
         while let Ok(order) = self.inbox.try_recv() {
-            self.take(order);
+            if !self.take(order) {
+                return false;
+            }
         }
         true
     }
 
-    /// Does what is asked for. A client that has gone away has dropped its end of the answer, and misses nothing.
-    fn take(&mut self, order: Order) {
+    /// Does what is asked for; false where that is to end. A client that has gone away has dropped its end of the answer, and misses nothing.
+    fn take(&mut self, order: Order) -> bool {
         match order {
+            Order::End => return false,
             Order::Submit { asked, reply } => {
                 let places = asked.places();
                 let answer = self.submit(asked);
@@ -594,6 +609,7 @@ impl<E: Executor> Worker<E> {
                 let _ = reply.send(self.engine.flush());
             }
         }
+        true
     }
 
     fn submit(&mut self, asked: Asked) -> Result<Taken, Turned> {

@@ -65,6 +65,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let log = args.endpoint.log()?;
     let service = Service::logged(engine, args.endpoint.door(), log.clone())
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
+    let engine = service.clone();
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
     if let Some(tokens) = args.drafts.simulate_acceptance {
         eprintln!(
@@ -96,6 +97,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     });
     // What is still running has had its time.
     runtime.shutdown_background();
+    // Files of the host tier go with the engine.
+    engine.end(LAST_FILES);
     if let Some(log) = log {
         // Nobody waits for an engine that does not come back.
         log.finish(LAST_LINES);
@@ -126,6 +129,9 @@ fn text(args: &ServeArgs, dir: &Path, stop: &[u32]) -> Result<Text, Failure> {
 
 /// How long the way down waits for the engine's last lines in the log.
 const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// How long it waits for the engine to end, which removes files of the host tier.
+const LAST_FILES: Duration = Duration::from_secs(5);
 
 /// How many of the longest sequences the cache holds where nobody says so.
 const CACHED_SEQUENCES: usize = 8;

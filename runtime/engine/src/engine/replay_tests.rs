@@ -3,7 +3,9 @@
 use super::*;
 use crate::sim::Blank;
 use crate::toy::{Toy, facts, hashed};
-use crate::{ExecutorFacts, Limits, MemoryTier, Namespace, Request};
+use crate::{ExecutorFacts, HostPage, HostTier, Limits, MemoryTier, Namespace, Request, TierError, Transfer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const VOCAB: usize = 50;
 
@@ -90,6 +92,69 @@ fn every_turn_finds_what_the_turns_before_have_computed() {
     let (found, ideal, _) = replay(&mut engine, 4, SMALL);
     assert_eq!(found, ideal);
     assert_eq!(engine.check_books(), Ok(()));
+}
+
+/// All but its last token may come from the cache, also where it ends with a page.
+#[test]
+fn a_prompt_is_found_again_whatever_its_length() {
+    for (chunk, length) in [(512, 399), (512, 400), (512, 401), (7, 400), (16, 400), (1, 64), (512, 16), (512, 17)] {
+        let toy = Toy::new(windowed(16, 800, 64), Box::new(|history| Ok(hashed(VOCAB, history))));
+        let mut engine = Engine::new(toy, Limits { step_tokens: Some(chunk), ..Limits::default() }).unwrap();
+        let request = || Request { prompt: tokens(3, length), max_tokens: Some(5), ..Request::default() };
+        let (none, first) = turn(&mut engine, request());
+        let (all, second) = turn(&mut engine, request());
+        assert_eq!((none, all), (0, (length - 1) / 16 * 16), "{length} in steps of {chunk}");
+        assert_eq!(first, second);
+    }
+}
+
+/// A tier that gives nothing back for a while.
+#[derive(Debug)]
+struct Silent(MemoryTier, Arc<AtomicBool>);
+
+impl HostTier for Silent {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn write(&mut self, page: HostPage, layer: usize, bytes: &[u8]) -> Result<Transfer, TierError> {
+        self.0.write(page, layer, bytes)
+    }
+
+    fn read(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<Transfer, TierError> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(TierError("it is silent".into())),
+            false => self.0.read(page, layer, out),
+        }
+    }
+
+    fn forget(&mut self, page: HostPage) {
+        self.0.forget(page);
+    }
+}
+
+/// What a copy was lost of is computed once, and copied again.
+#[test]
+fn copies_that_are_lost_are_made_again() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let tier = Box::new(Silent(MemoryTier::new(1 << 30), is_silent.clone()));
+    let mut engine = engine(windowed(16, 30, 40), 1).with_host_tier(tier);
+    let request = |seed| Request { prompt: tokens(seed, 400), max_tokens: Some(2), ..Request::default() };
+    // The second takes the memory of the first.
+    let (_, first) = turn(&mut engine, request(1));
+    let again = |engine: &mut Engine<Toy>| {
+        turn(engine, request(2));
+        let (cached, said) = turn(engine, request(1));
+        assert_eq!(said, first);
+        assert_eq!(engine.check_books(), Ok(()));
+        cached
+    };
+    assert_eq!(again(&mut engine), 384);
+    is_silent.store(true, Ordering::Relaxed);
+    assert_eq!(again(&mut engine), 0);
+    is_silent.store(false, Ordering::Relaxed);
+    assert_eq!(again(&mut engine), 384);
+    assert_eq!(again(&mut engine), 384);
 }
 
 /// A clock that counts how often it is looked at, in each thread.

@@ -72,18 +72,18 @@ mod tests {
     #[test]
     fn the_first_seeds_hold() {
         let expected = Outcome {
-            steps: 26_987,
+            steps: 26_897,
             requests: 1_961,
-            cached_tokens: 16_636,
-            preempted: 226,
-            forked: 142,
-            evicted: 10_867,
-            moved: 4_306,
-            backed_up: 3_417,
-            loaded: 107,
-            joined: 11,
-            verified: 889,
-            accepted: 757,
+            cached_tokens: 17_854,
+            preempted: 217,
+            forked: 144,
+            evicted: 10_764,
+            moved: 4_201,
+            backed_up: 3_626,
+            loaded: 108,
+            joined: 9,
+            verified: 885,
+            accepted: 748,
         };
         hold(0..30, expected);
     }
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn seeds_hold_every_invariant() {
         let expected = Outcome {
-            steps: 292_459,
+            steps: 290_221,
             requests: 24_901,
-            cached_tokens: 179_517,
-            preempted: 2_231,
-            forked: 1_860,
-            evicted: 128_204,
-            moved: 32_840,
-            backed_up: 35_622,
-            loaded: 1_738,
-            joined: 177,
-            verified: 14_589,
-            accepted: 12_721,
+            cached_tokens: 193_502,
+            preempted: 2_254,
+            forked: 1_864,
+            evicted: 125_016,
+            moved: 31_718,
+            backed_up: 35_364,
+            loaded: 1_598,
+            joined: 181,
+            verified: 14_487,
+            accepted: 12_684,
         };
         hold(30..400, expected);
     }

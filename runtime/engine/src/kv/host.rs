@@ -49,6 +49,8 @@ pub(crate) struct Host {
     free: Vec<HostPage>,
     next: HostPage,
     wanted: VecDeque<(NodeId, usize)>,
+    /// Copies that nobody finds any more and that go with their last reader.
+    condemned: Vec<HostPage>,
     /// Copies whose memory on the host is to be given back.
     forgotten: Vec<HostPage>,
 }
@@ -114,8 +116,20 @@ impl Host {
             *n -= 1;
             if *n == 0 {
                 self.locks.remove(&page);
+                if let Some(at) = self.condemned.iter().position(|c| *c == page) {
+                    self.condemned.swap_remove(at);
+                    self.forget(&mut vec![page]);
+                }
             }
         }
+    }
+
+    /// Copies that no node names any more; those that somebody reads stay until that is over, so that their numbers mean
+    /// nothing else meanwhile.
+    pub fn condemn(&mut self, pages: &mut Vec<HostPage>) {
+        self.condemned.extend(pages.iter().filter(|page| self.locks.contains_key(page)));
+        pages.retain(|page| !self.locks.contains_key(page));
+        self.forget(pages);
     }
 
     pub fn is_locked(&self, page: HostPage) -> bool {
@@ -147,16 +161,20 @@ impl Host {
 
     /// What is wrong with the books, if anything.
     pub fn check(&self, named: impl Iterator<Item = HostPage>, backups: &[Backup]) -> Result<(), String> {
-        let mut named: Vec<HostPage> = named.chain(backups.iter().map(|b| b.host)).collect();
+        let under_way = backups.iter().map(|b| b.host);
+        let mut named: Vec<HostPage> = named.chain(under_way).chain(self.condemned.iter().copied()).collect();
         named.sort_unstable();
         let mut copies: Vec<HostPage> = self.copies.keys().copied().collect();
         copies.sort_unstable();
         if named != copies {
-            return Err(format!("the host has copies {copies:?}, nodes and backups name {named:?}"));
+            return Err(format!("the host has copies {copies:?}, nodes, backups and readers name {named:?}"));
         }
         let bytes: u64 = self.copies.values().sum();
         if bytes != self.usage.used_bytes || bytes > self.usage.total_bytes {
             return Err(format!("copies have {bytes} bytes, {:?}", self.usage));
+        }
+        if let Some(page) = self.condemned.iter().find(|page| !self.locks.contains_key(page)) {
+            return Err(format!("copy {page} is lost, and nobody reads it"));
         }
         match self.locks.keys().find(|page| !self.copies.contains_key(page)) {
             Some(page) => Err(format!("copy {page} is read and gone")),

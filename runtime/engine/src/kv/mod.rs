@@ -270,6 +270,14 @@ impl Kv {
         self.coming.remove(&(load.kind, load.page));
     }
 
+    /// A prefix could not be had from its copies: nobody finds them any more, and what is computed in their place is copied
+    /// anew.
+    pub(crate) fn lose_copies(&mut self, loads: &[Load]) {
+        let lost: HashSet<HostPage> = loads.iter().map(|load| load.host).collect();
+        self.tree.lose_copies(&lost, &self.pages, &mut self.dropped);
+        self.host.condemn(&mut self.dropped);
+    }
+
     /// Gives back what a prefix that cannot be had whole had taken already.
     fn undo_take(
         &mut self,
@@ -456,7 +464,7 @@ impl Kv {
     }
 
     /// Keeps the whole pages among the first `tokens.len()` positions of a sequence, and the windows that a continuation
-    /// from there needs. Where the tree has a page of the same tokens, the sequence takes that one over and gives its own
+    /// from there needs, or the same tokens once more. Where the tree has a page of the same tokens, the sequence takes that one over and gives its own
     /// back.
     pub(crate) fn insert(&mut self, namespace: &Namespace, tokens: &[u32], table: &mut PageTable) {
         let page_tokens = self.pages.page_tokens();
@@ -464,7 +472,12 @@ impl Kv {
         if !self.keeps_prefixes || n == 0 {
             return;
         }
-        let window_from: Vec<usize> = (0..self.pages.kinds()).map(|k| self.first_kept(k, n * page_tokens)).collect();
+        // The same prompt once more needs its last token computed, so its boundary is the one before that.
+        let window_from = |k: usize| match self.first_kept(k, (n * page_tokens).min(tokens.len() - 1)) {
+            again if table.window_from[k] <= again => again,
+            _ => self.first_kept(k, n * page_tokens),
+        };
+        let window_from: Vec<usize> = (0..self.pages.kinds()).map(window_from).collect();
         let mut at: Option<NodeId> = None;
         for (i, run) in tokens.chunks_exact(page_tokens).take(n).enumerate() {
             let id = self.tree.enter(namespace, at, run, table.pages[i], &mut self.pages);

@@ -91,8 +91,14 @@ impl Driver {
         }
         let Some(holder) = self.holders.get_mut(at) else { return };
         match what {
-            // What has come is over.
-            10 => holder.loads.drain(..).for_each(|load| self.kv.load_over(&load)),
+            // What has come is over, and what does not come is given up.
+            10 if self.draw.below(3) > 0 => holder.loads.drain(..).for_each(|load| self.kv.load_over(&load)),
+            10 => {
+                let lost = std::mem::take(&mut holder.loads);
+                self.kv.lose_copies(&lost);
+                assert!(lost.iter().all(|load| self.kv.tree.host_pages().all(|host| host != load.host)));
+                lost.iter().for_each(|load| self.kv.load_over(load));
+            }
             11 | 12 => {
                 let mut holder = self.holders.swap_remove(at);
                 holder.loads.iter().for_each(|load| self.kv.load_over(load));

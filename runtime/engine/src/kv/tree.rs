@@ -14,7 +14,7 @@
 
 use super::pages::Pages;
 use crate::VirtualPage;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Names a node.
@@ -446,11 +446,35 @@ impl Tree {
     ) -> bool {
         let free = |id: &NodeId| self.node(*id).is_some_and(|n| !n.host.iter().flatten().any(|h| is_locked(*h)));
         let Some(id) = self.host_leaves.iter().map(|(_, id)| *id).find(free) else { return false };
+        self.drop_copies(id, pages, dropped, |_| true);
+        true
+    }
+
+    /// Takes copies on the host from whoever has them: what could not be read once is not looked for again.
+    pub fn lose_copies(&mut self, lost: &HashSet<HostPage>, pages: &Pages, dropped: &mut Vec<HostPage>) {
+        for id in 0..self.nodes.len() as NodeId {
+            if self.node(id).is_some_and(|n| n.host.iter().flatten().any(|h| lost.contains(h))) {
+                self.drop_copies(id, pages, dropped, |h| lost.contains(&h));
+            }
+        }
+    }
+
+    /// Takes some of a node's copies on the host from it, of which it has at least one.
+    fn drop_copies(
+        &mut self,
+        id: NodeId,
+        pages: &Pages,
+        dropped: &mut Vec<HostPage>,
+        which: impl Fn(HostPage) -> bool,
+    ) {
         self.forget(id);
-        let Some(node) = self.node_mut(id) else { return false };
-        dropped.extend(node.host.iter_mut().filter_map(Option::take));
-        let parent = node.parent;
+        let Some(node) = self.node_mut(id) else { return };
+        dropped.extend(node.host.iter_mut().filter_map(|place| place.take_if(|h| which(*h))));
+        let (parent, has_more) = (node.parent, node.host.iter().any(Option::is_some));
         self.refresh(id, pages);
+        if has_more {
+            return;
+        }
         if let Some(parent) = parent {
             if let Some(node) = self.node_mut(parent) {
                 node.on_host = node.on_host.saturating_sub(1);
@@ -458,7 +482,6 @@ impl Tree {
             self.refresh(parent, pages);
         }
         self.prune(id);
-        true
     }
 
     /// Empties the tree of everything that nobody else holds.

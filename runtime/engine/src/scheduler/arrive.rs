@@ -22,6 +22,7 @@ impl Scheduler {
         }
         let Some(sequence) = self.running.get_mut(at) else { return };
         sequence.shuns_host = true;
+        self.kv.lose_copies(&sequence.loads);
         self.back_to_queue(at);
     }
 
@@ -64,6 +65,7 @@ impl Scheduler {
         if !is_good {
             // What the step says of it is nobody's; when it is over the request is read again.
             (sequence.shuns_host, sequence.arrival) = (true, Arrival::Lost);
+            self.kv.lose_copies(&sequence.loads);
             return;
         }
         self.counts.joined += u64::from(sequence.in_flight > 0);
