@@ -297,7 +297,7 @@ impl App {
         let (Load { running, waiting }, most) = (load, self.service.most_answers().waiting);
         let asked = if more == 1 { "1 more finds".to_owned() } else { format!("the {more} of this request find") };
         let message = format!(
-            "the queue is full: {running} answers are made and {waiting} wait, {most} may wait, and {asked} no place; try again later"
+            "the queue is full: {running} answers are made, {waiting} wait where {most} may, and {asked} no place; try again later"
         );
         let seconds = self.service.metrics().retry_after_seconds();
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);

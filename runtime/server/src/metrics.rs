@@ -430,6 +430,8 @@ fn draft_text(drafts: &DraftCounts, page: &mut Page) {
     page.counter("spec_draft_tokens_total", "drafts verified", drafts.drafted as f64);
     page.counter("spec_accepted_tokens_total", "drafts that stand", drafts.accepted as f64);
     page.counter("spec_committed_tokens_total", "tokens that verified blocks left", drafts.committed as f64);
+    // Slots behind those of the longest block that was verified say nothing.
+    let longest = drafts.slots.iter().rposition(|slot| slot.0 > 0).map_or(0, |last| last + 1);
     let reached = drafts.slots.map(|slot| slot.0);
     let stood = drafts.slots.map(|slot| slot.1);
     for (name, help, counts) in [
@@ -437,7 +439,7 @@ fn draft_text(drafts: &DraftCounts, page: &mut Page) {
         ("spec_accepted_drafts_total", "those of them that stand, by slot", stood),
     ] {
         page.head(name, "counter", help);
-        for (slot, count) in counts.into_iter().enumerate() {
+        for (slot, count) in counts.into_iter().take(longest).enumerate() {
             page.sample(name, &format!("position=\"{}\"", slot + 1), count as f64);
         }
     }

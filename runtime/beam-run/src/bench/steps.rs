@@ -53,7 +53,7 @@ pub struct BenchStepsArgs {
 /// Runs the command.
 pub fn bench(args: &BenchStepsArgs) -> Result<(), Failure> {
     let ExecutorKind::Cuda(_) = args.model.executor()? else {
-        return Err(Failure::usage("R0113: `bench steps` measures CUDA devices; say `--executor cuda`"));
+        return Err(Failure::usage("R0119: `bench steps` measures CUDA devices; say `--executor cuda`"));
     };
     args.trace.iter().try_for_each(|trace| outputs::apart(("--trace", trace), &args.model.read()))?;
     let artifact = model::artifact(&args.model.artifact)?;

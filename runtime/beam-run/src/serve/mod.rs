@@ -37,8 +37,13 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let text = text(args, dir, &artifact.kernels.facts.runtime.stop)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let running = args.max_running.map(|n| n as usize);
-    let mut limits =
-        args.scheduling.limits(context_tokens, running.unwrap_or_else(|| device::decoded_at_once(&artifact.plan)))?;
+    let at_once = device::decoded_at_once(&artifact.plan);
+    if let Some(asked) = running.filter(|asked| *asked > at_once) {
+        eprintln!(
+            "warning: `--max-running` {asked}: at most {at_once} requests have a token in one step, as the artifact's largest bucket says; the others take turns"
+        );
+    }
+    let mut limits = args.scheduling.limits(context_tokens, running.unwrap_or(at_once))?;
     limits.draft = args.drafts.limits();
     args.drafts.find_room(&artifact, limits.step_tokens.filter(|_| args.model.draft.is_some()))?;
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));

@@ -74,6 +74,14 @@ impl SchedulingArgs {
         if bytes < 1.0 {
             return Ok(engine);
         }
+        let pages = engine.scheduler().kv().pages();
+        let page: u64 = (0..pages.kinds()).map(|kind| pages.page_bytes(kind)).sum();
+        if page as f64 > bytes {
+            return Err(Failure::usage(format!(
+                "R0118: `--host-cache-gb` {} is {bytes} bytes, and one page of every kind has {page}; raise it, or leave it out for no copies",
+                self.host_cache_gb
+            )));
+        }
         let tier: Box<dyn HostTier> = match &self.host_cache_dir {
             None => Box::new(MemoryTier::new(bytes as u64)),
             Some(dir) => Box::new(FileTier::new(dir, bytes as u64).map_err(|e| {

@@ -131,6 +131,12 @@ impl AgenticArgs {
 
 /// Runs the command.
 pub fn bench(args: &AgenticArgs) -> Result<(), Failure> {
+    if args.turn_tokens < args.answer_tokens {
+        return Err(Failure::usage(format!(
+            "R0504: `--turn-tokens` {} holds `--answer-tokens` {}, and is less; raise it, or shorten the answers",
+            args.turn_tokens, args.answer_tokens
+        )));
+    }
     let sizes = args.sizes();
     let artifact = match &args.simulate {
         // An artifact for a machine that is not here, or without its kernels, is enough to predict from.
@@ -170,6 +176,9 @@ fn measured(args: &AgenticArgs, sizes: Sizes, longest: usize, artifact: &Artifac
     let next = "lower `--scale`, `--concurrency` or `--cache-tokens`";
     let needed = limits.running * longest;
     let cache = args.cache_tokens.map_or(needed, |n| (n as usize).max(longest));
+    if let Some(asked) = args.cache_tokens.filter(|n| (*n as usize) < cache) {
+        eprintln!("warning: the cache holds {cache} tokens instead of {asked}: the longest session needs so many");
+    }
     let mut engine =
         model::engine_of(artifact, &model_args, limits, (cache, 1), |text| Failure::usage(format!("{text}; {next}")))?;
     if args.host_bytes() > 0 {

@@ -217,7 +217,10 @@ fn table(report: &Value) -> String {
         ("whole_request", "whole request"),
     ] {
         let ms = |p: &str| at(&format!("/{key}/{p}")) * 1e3;
-        text += &format!("{name}: {:.2} ms p50, {:.2} ms p90, {:.2} ms p99\n", ms("p50"), ms("p90"), ms("p99"));
+        text += &match ms("p50").is_finite() {
+            true => format!("{name}: {:.2} ms p50, {:.2} ms p90, {:.2} ms p99\n", ms("p50"), ms("p90"), ms("p99")),
+            false => format!("{name}: nothing was measured\n"),
+        };
     }
     if let Some(error) = report["first_error"].as_str() {
         text += &format!("first error: {error}\n");
