@@ -73,7 +73,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Box<Diagnostic>> {
         Ok(n) if n as u64 > MAX_FILE_BYTES => refuse(format!("it has more than the {MAX_FILE_BYTES} bytes allowed")),
         Ok(_) => match String::from_utf8(bytes) {
             Ok(text) if text.starts_with(BYTE_ORDER_MARK) => {
-                let fact = format!("`{}` begins with a byte order mark, and neither TOML nor JSON has one", path.display());
+                let fact =
+                    format!("`{}` begins with a byte order mark, and neither TOML nor JSON has one", path.display());
                 Err(Box::new(Diagnostic::error("B0001", fact).help("save it as UTF-8 without a byte order mark")))
             }
             Ok(text) => Ok(text),

@@ -218,7 +218,9 @@ fn codes_that_nothing_says_how_to_read_are_refused() {
         outcome(config, folder.path())
     };
     let told = said(fp8, &[(&codes, "F8_E4M3")]);
-    let first = format!("error[B0416]: `{codes}` is stored as F8_E4M3, and fp8, as the config says, is F8_E4M3 beside `weight_scale`");
+    let first = format!(
+        "error[B0416]: `{codes}` is stored as F8_E4M3, and fp8, as the config says, is F8_E4M3 beside `weight_scale`"
+    );
     assert!(told.starts_with(&first) && told.contains("help: "), "{told}");
     // A layer in another format.
     let told = said(nvfp4, &[(&codes, "F8_E4M3"), (&scale, "F32")]);

@@ -82,8 +82,7 @@ impl FileTier {
         lock.lock()?;
         let ((jobs, inbox), (outbox, answers)) = (sync_channel(MOST_JOBS), channel());
         let (done, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let mut disk =
-            Disk { folder: folder.clone(), pages: HashMap::new(), done: done.clone(), ends: ends.clone() };
+        let mut disk = Disk { folder: folder.clone(), pages: HashMap::new(), done: done.clone(), ends: ends.clone() };
         let thread = std::thread::Builder::new().name("host-tier".into()).spawn(move || disk.run(&inbox, &outbox))?;
         Ok(FileTier {
             bytes,

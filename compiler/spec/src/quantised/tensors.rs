@@ -32,7 +32,9 @@ impl Tensors {
                 let name = file.file_name().unwrap_or_default().display();
                 let message = format!("the header of `{name}` beside the config cannot be read: {fact}");
                 let d = Diagnostic::warning("B0309", message);
-                out.push(d.help("only the config counts now, and no checkpoint with this file can be loaded: fetch it again"));
+                out.push(d.help(
+                    "only the config counts now, and no checkpoint with this file can be loaded: fetch it again",
+                ));
             });
             for (name, entry) in header.ok()? {
                 if let Some(format) = entry.get("dtype").and_then(Value::as_str) {

@@ -234,3 +234,43 @@ async fn what_still_runs_when_time_is_up_gets_a_proper_end() {
     assert!(said.contains("data: [DONE]"));
     server.task.await.unwrap().unwrap();
 }
+
+/// A host tier that says when it goes.
+#[derive(Debug)]
+struct Leaving(Arc<AtomicUsize>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl engine::HostTier for Leaving {
+    fn bytes(&self) -> u64 {
+        0
+    }
+
+    fn write(&mut self, _: engine::HostPage, _: usize, _: &[u8]) -> Result<engine::Transfer, engine::TierError> {
+        Ok(engine::Transfer::Done)
+    }
+
+    fn read(&mut self, _: engine::HostPage, _: usize, _: &mut Vec<u8>) -> Result<engine::Transfer, engine::TierError> {
+        Err(engine::TierError("it keeps nothing".to_owned()))
+    }
+
+    fn forget(&mut self, _: engine::HostPage) {}
+}
+
+/// Whoever ends the engine's thread has what it keeps outside of memory gone, though others still hold the service.
+#[test]
+fn the_engine_ends_with_its_host_tier() {
+    let gone = Arc::new(AtomicUsize::new(0));
+    let toy = Toy::new(facts(50, 4, 16, 8), Box::new(|_| Ok(vec![0.0; 50])));
+    let engine = Engine::new(toy, Limits::default()).unwrap().with_host_tier(Box::new(Leaving(gone.clone())));
+    let service = Service::start(engine).unwrap();
+    let other = service.clone();
+    assert!(other.is_alive());
+    service.end(Duration::from_secs(60));
+    assert!(!other.is_alive());
+    assert_eq!(gone.load(Ordering::SeqCst), 1);
+}
