@@ -429,6 +429,11 @@ pub static CODES: &[Code] = &[
         "warning: a file of tensors that cannot be read",
         "Headers of files beside a config say what is quantised. Where one cannot be read, the config alone counts; the weights themselves cannot be loaded from such a file.",
     ),
+    code(
+        "B0310",
+        "warning: codes that are to be multiplied out",
+        "A tensor beside the config holds codes with scales, and the config says nothing of it, or the spec keeps that weight as it is. It is loaded with `--widen` only, which multiplies codes and scales out.",
+    ),
     code("B0401", "not a config", "config.json must be a JSON object."),
     code("B0402", "unknown architecture", "No spec built into the compiler has this model_type and architecture."),
     code(
@@ -487,7 +492,7 @@ pub static CODES: &[Code] = &[
     code(
         "B0416",
         "tensors in codes that nothing describes",
-        "A tensor beside the config holds codes of a quantised matrix, and the config says nothing of it, or another format, or the spec keeps that weight as it is. No product could read it.",
+        "A tensor beside the config holds codes of a quantised matrix without scales, or in another format than the config says. No product could read it.",
     ),
     code("B0999", "a defect of the compiler", "Please report the spec that leads here."),
 ];

@@ -226,16 +226,24 @@ fn codes_that_nothing_says_how_to_read_are_refused() {
     let told = said(nvfp4, &[(&codes, "F8_E4M3"), (&scale, "F32")]);
     let first = format!("error[B0416]: `{codes}` is stored as F8_E4M3, and nvfp4, as the config says, is U8 beside");
     assert!(told.starts_with(&first), "{told}");
-    // What no product may read in codes, though the config does not list it.
+    // What no product may read in codes, though the config does not list it; with scales it can be multiplied out.
     let told = said(fp8, &[(router, "F8_E4M3")]);
     let first = format!("error[B0416]: `{router}` is stored as F8_E4M3, and the spec keeps W.router in f32");
     assert!(told.starts_with(&first), "{told}");
+    let told = said(fp8, &[(router, "F8_E4M3"), (&router.replace("weight", "weight_scale"), "F32")]);
+    assert!(told.starts_with("warning[B0310]") && told.contains("--widen") && told.contains("format ="), "{told}");
+    // One tensor with two weights, in a form that codes never have.
+    let told = said(fp8, &[("model.layers.3.mlp.experts.gate_up_proj", "F8_E4M3")]);
+    assert!(told.contains("are read from `….weight` alone") && !told.contains("more"), "{told}");
     // Nothing says that anything is quantised; also where there are several.
     let plain = "## Plain\n```json\n{}\n```\n";
-    std::fs::remove_file(folder.path().join("hf_quant_config.json")).ok();
-    let told = said(plain, &[(&codes, "U8"), (&scale, "F8_E4M3"), ("model.layers.1.self_attn.o_proj.weight", "U8")]);
-    let first = format!("error[B0416]: `{codes}` is stored as U8, and neither quantization_config of config.json nor");
-    assert!(told.starts_with(&first) && told.contains("(1 more are like it)"), "{told}");
+    let o = "model.layers.1.self_attn.o_proj.weight";
+    let told = said(plain, &[(&codes, "U8"), (o, "U8")]);
+    let first = format!("error[B0416]: `{o}` is stored as U8, and neither quantization_config of config.json nor");
+    assert!(told.starts_with(&first) && told.contains("(1 more is like it)"), "{told}");
+    let told = said(plain, &[(&codes, "F8_E4M3"), (&scale, "F32")]);
+    let first = format!("warning[B0310]: `{codes}` is stored as F8_E4M3, and neither");
+    assert!(told.starts_with(&first) && told.ends_with("format = \"none\"\n"), "{told}");
     assert_eq!(said(plain, &[(&codes, "BF16"), ("other.weight", "U8")]), "format = \"none\"\n");
 }
 

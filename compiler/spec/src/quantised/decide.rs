@@ -4,6 +4,7 @@ use super::tensors::{Tensors, codes_of};
 use super::{FILE, KEY, Scheme};
 use crate::Diagnostic;
 use ir::{DiskForm, Extent, Facts, Scope, Span, StoredInputs, StoredNames, StoredPlain, Weight};
+use std::collections::BTreeMap;
 
 /// Most entries that are told one by one.
 const MOST_TOLD: usize = 5;
@@ -176,8 +177,8 @@ fn kept(scheme: &mut Scheme, weight: &Weight, layers: &[Option<usize>], facts: &
     }
 }
 
-/// Refuses tensors in codes that nothing says how to read: of weights that the spec keeps plain, of another format than the
-/// scheme's, and all of them where there is no scheme.
+/// Refuses tensors in codes that no product could read: without scales, or in another format than the scheme's. What is
+/// whole and only not described is told: it is read where codes and scales are multiplied out.
 pub(crate) fn foreign(
     scheme: Option<&Scheme>,
     facts: &Facts,
@@ -185,41 +186,55 @@ pub(crate) fn foreign(
     at: Span,
     out: &mut Vec<Diagnostic>,
 ) -> bool {
-    let mut found: Vec<(String, String)> = Vec::new();
+    // By tensor, as two weights may lie in one: what is said of it, and whether it can be multiplied out.
+    let mut found: BTreeMap<String, (String, bool)> = BTreeMap::new();
     for weight in &facts.weights {
         for layer in layers(weight, facts) {
             for form in &weight.disk {
                 for tensor in spread(&form.tensor, weight, form, layer, facts) {
                     let Some(format) = tensors.codes(&tensor) else { continue };
-                    let fact = match scheme.zip(names) {
-                        None => format!("and neither {KEY} of config.json nor {FILE} says how to read it"),
-                        Some((scheme, names)) if weight.quantised_form() == Some(form) => {
+                    let (own, may_be) = (weight.quantised_form(), tensors.has_scale(&tensor));
+                    let (fact, is_wide) = match scheme.zip(names) {
+                        None => (format!("and neither {KEY} of config.json nor {FILE} says how to read it"), may_be),
+                        Some((scheme, names)) if own == Some(form) => {
                             let module = tensor.rsplit_once('.').map_or("", |(module, _)| module);
                             if tensors.narrow(module, scheme.format, names).is_some() {
                                 continue;
                             }
                             let (said, scale) = (scheme.format.word(), &names.scale);
-                            format!("and {said}, as the config says, is {} beside `{scale}`", codes_of(scheme.format))
+                            let codes = codes_of(scheme.format);
+                            (format!("and {said}, as the config says, is {codes} beside `{scale}`"), false)
                         }
-                        Some(_) => format!("and the spec keeps W.{} in {}", weight.name, weight.dtype),
+                        Some(_) if own.is_some() => {
+                            (format!("and codes of W.{} are read from `….weight` alone", weight.name), may_be)
+                        }
+                        Some(_) => (format!("and the spec keeps W.{} in {}", weight.name, weight.dtype), may_be),
                     };
-                    found.push((tensor.clone(), format!("`{tensor}` is stored as {format}, {fact}")));
+                    found.insert(tensor.clone(), (format!("`{tensor}` is stored as {format}, {fact}"), is_wide));
                 }
             }
         }
     }
-    let Some((_, fact)) = found.first() else { return true };
-    let more = match found.len() - 1 {
-        0 => String::new(),
-        more => format!(" ({more} more are like it)"),
-    };
-    let d = Diagnostic::error("B0416", format!("{fact}{more}")).at(at, "said here");
-    let help = match scheme {
-        None => "fetch the checkpoint again, with the config that its quantiser wrote",
-        Some(_) => "quantise the checkpoint anew, with this module in the format of the others or as it was",
-    };
-    out.push(d.help(help));
-    false
+    let mut is_good = true;
+    for is_wide in [false, true] {
+        let alike: Vec<&String> = found.values().filter(|(_, wide)| *wide == is_wide).map(|(fact, _)| fact).collect();
+        let Some(fact) = alike.first() else { continue };
+        let more = match alike.len() - 1 {
+            0 => String::new(),
+            1 => " (1 more is like it)".to_owned(),
+            more => format!(" ({more} more are like it)"),
+        };
+        let message = format!("{fact}{more}");
+        out.push(if is_wide {
+            let d = Diagnostic::warning("B0310", message).at(at, "said here");
+            d.help("load it with `--widen`, which multiplies codes and scales out, or fetch the checkpoint again with its quantiser's config")
+        } else {
+            is_good = false;
+            let d = Diagnostic::error("B0416", message).at(at, "said here");
+            d.help("fetch the checkpoint again with its quantiser's config, or quantise it anew, all modules in one format")
+        });
+    }
+    is_good
 }
 
 /// Names of the modules that hold a weight.

@@ -81,14 +81,14 @@ pub(crate) fn find(
     let value = json.get(KEY).filter(|v| !v.is_null());
     let path = config.with_file_name(FILE);
     let Some(value) = value else {
-        if !path.exists() {
+        if path.symlink_metadata().is_err() {
             return Found::Nothing;
         }
         let own = read_file(&path, None, sources, out);
         return own.map_or(Found::Refused, |own| Found::Scheme(Box::new(Schemes { own, beside: None })));
     };
     let Some(mut own) = read(&mut Object::new(value, KEY, places, out), None) else { return Found::Refused };
-    if !path.exists() {
+    if path.symlink_metadata().is_err() {
         return Found::Scheme(Box::new(Schemes { own, beside: None }));
     }
     let Some(mut beside) = read_file(&path, Some(&own), sources, out) else { return Found::Refused };

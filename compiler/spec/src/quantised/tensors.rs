@@ -18,7 +18,7 @@ const HEADER_AT: u64 = 8;
 /// Formats of what is not quantised.
 const FLOATS: [&str; 3] = ["BF16", "F16", "F32"];
 /// Formats of codes, which mean nothing without scales.
-const CODES: [&str; 4] = ["F8_E4M3", "F8_E5M2", "I8", "U8"];
+const CODES: [&str; 6] = ["F4", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8"];
 
 /// Formats of tensors by name.
 pub(crate) struct Tensors(HashMap<String, String>);
@@ -53,6 +53,11 @@ impl Tensors {
     /// Whether there is a tensor of that name.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
+    }
+
+    /// Whether a matrix of codes has scales beside it, by the names that quantisers give them.
+    pub fn has_scale(&self, tensor: &str) -> bool {
+        tensor.strip_suffix(".weight").is_some_and(|module| self.has(&format!("{module}.weight_scale")))
     }
 
     /// The tensor of the number of inputs, if a module has codes and not that.

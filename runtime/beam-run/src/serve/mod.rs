@@ -70,7 +70,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let log = args.endpoint.log()?;
     let service = Service::logged(engine, args.endpoint.door(), log.clone())
         .map_err(|e| Failure::device(format!("R0301: no thread for the engine: {e}; end other programs")))?;
-    let engine = service.clone();
+    let ending = service.clone();
     let app = Arc::new(App::with_options(service, Arc::new(text), name.clone(), options));
     if let Some(tokens) = args.drafts.simulate_acceptance {
         eprintln!(
@@ -102,8 +102,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     });
     // What is still running has had its time.
     runtime.shutdown_background();
-    // Files of the host tier go with the engine.
-    engine.end(LAST_FILES);
+    if args.scheduling.host_cache_dir.is_some() {
+        // Files of the host tier go with the engine.
+        ending.end(LAST_FILES);
+    }
     if let Some(log) = log {
         // Nobody waits for an engine that does not come back.
         log.finish(LAST_LINES);

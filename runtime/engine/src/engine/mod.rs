@@ -23,9 +23,10 @@ pub enum Progress {
 
 /// Requests in, events out. Call [`Engine::step`] until it says [`Progress::Idle`].
 pub struct Engine<E: Executor> {
+    /// Goes before the executor, which ends with the step that it is in.
+    transfers: Option<Transfers>,
     executor: E,
     scheduler: Scheduler,
-    transfers: Option<Transfers>,
     in_flight: VecDeque<(Ticket, Shares)>,
     most_in_flight: usize,
     events: Vec<Event>,
