@@ -250,9 +250,16 @@ fn processed(logits: &[f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Vec<f
     Ok(row)
 }
 
+/// Logits that are looked at together: most of a row have nothing of what is searched for.
+const TOGETHER: usize = 32;
+
 /// Refuses NaN and +∞.
 fn finite(row: &[f32]) -> Result<(), SampleError> {
-    match row.iter().enumerate().find(|(_, x)| x.is_nan() || **x == f32::INFINITY) {
+    let is_odd = |x: &f32| x.is_nan() || *x == f32::INFINITY;
+    if !row.chunks(TOGETHER).any(|some| some.iter().fold(false, |any, x| any | is_odd(x))) {
+        return Ok(());
+    }
+    match row.iter().enumerate().find(|(_, x)| is_odd(x)) {
         Some((token, value)) => Err(SampleError::NotFinite { token, value: value.to_string() }),
         None => Ok(()),
     }
@@ -272,10 +279,16 @@ fn penalised(logit: f32, in_prompt: u32, in_answer: u32, s: &Sampling) -> f32 {
 /// The largest logit, ties to the lower id; `None` if all are -∞.
 fn greedy(row: &[f32]) -> Option<Candidate> {
     let mut best: Option<Candidate> = None;
-    for (id, &logit) in row.iter().enumerate() {
-        let least = best.map_or(f32::NEG_INFINITY, |b| b.logit);
-        if logit > least {
-            best = Some(Candidate { id, logit });
+    for (group, some) in row.chunks(TOGETHER).enumerate() {
+        let mut least = best.map_or(f32::NEG_INFINITY, |b| b.logit);
+        if !some.iter().fold(false, |any, x| any | (*x > least)) {
+            continue;
+        }
+        for (at, &logit) in some.iter().enumerate() {
+            if logit > least {
+                best = Some(Candidate { id: group * TOGETHER + at, logit });
+                least = logit;
+            }
         }
     }
     best

@@ -1,6 +1,6 @@
 //! An operand read in the order of the result: broadcasts repeated, other orders of axes followed.
 
-use super::nest::{Along, Nest, Shape, lengths, strides_along};
+use super::nest::{Along, Loop, Nest, Shape, lengths, strides_along};
 use crate::view::{View, copy_run, decode_run, fill_run};
 
 /// How an operand lies under a result.
@@ -53,7 +53,38 @@ pub(crate) struct Cursor<'r> {
     taken: usize,
 }
 
+/// Elements of an operand in blocks, one after the other, each repeated before the next one follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeated {
+    /// Elements of a block.
+    pub block: usize,
+    /// How often each stands under the result.
+    pub times: usize,
+}
+
 impl Runs {
+    /// The same as blocks that are repeated, where that is all there is to it for any number of rows.
+    pub fn repeated(&self) -> Option<Repeated> {
+        let (run, constant) = (self.nest.run, self.nest.along[0] == Along::Constant);
+        let block = if constant { 1 } else { run };
+        // Loops that repeat stand inside those that go on; rows are the outermost of them.
+        let rows = Loop { len: usize::MAX, strides: [self.row_stride] };
+        let (mut times, mut elements) = (if constant { run } else { 1 }, block);
+        let mut goes_on = false;
+        for level in self.nest.loops.iter().rev().chain([&rows]) {
+            match level.strides[0] {
+                0 if goes_on => return None,
+                0 => times = times.saturating_mul(level.len),
+                stride if stride != elements => return None,
+                _ => {
+                    goes_on = true;
+                    elements = elements.saturating_mul(level.len);
+                }
+            }
+        }
+        Some(Repeated { block, times })
+    }
+
     /// Whether there are more loops than a cursor follows.
     pub fn too_deep(&self) -> bool {
         self.nest.loops.len() > DEPTH

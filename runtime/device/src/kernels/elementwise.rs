@@ -1,6 +1,6 @@
 //! Element-wise operations with broadcasting by axis name, rounding included.
 
-use super::cursor::{Cursor, Lying};
+use super::cursor::{Cursor, Lying, Repeated};
 use super::nest::Shape;
 use crate::view::{Target, View};
 use ir::{Binary, Unary};
@@ -36,6 +36,43 @@ pub(crate) struct Elementwise {
     function: Function,
     operands: usize,
     lying: [Lying; 3],
+    spread: Option<Spread>,
+}
+
+/// Of two operands one lies as the result, the other in blocks that are repeated.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    op: Arithmetic,
+    repeated: Repeated,
+    /// Whether it is the first that is repeated.
+    first: bool,
+}
+
+/// Operations of two operands that models have along blocks.
+#[derive(Clone, Copy, Debug)]
+enum Arithmetic {
+    Add,
+    Sub,
+    Mul,
+    Div,
+}
+
+impl Spread {
+    fn of(function: Function, lying: &[Lying; 3]) -> Option<Spread> {
+        let op = match function {
+            Function::Binary(Binary::Add) => Arithmetic::Add,
+            Function::Binary(Binary::Sub) => Arithmetic::Sub,
+            Function::Binary(Binary::Mul) => Arithmetic::Mul,
+            Function::Binary(Binary::Div) => Arithmetic::Div,
+            _ => return None,
+        };
+        let (first, runs) = match lying {
+            [Lying::Dense, Lying::Runs(runs), _] => (false, runs),
+            [Lying::Runs(runs), Lying::Dense, _] => (true, runs),
+            _ => return None,
+        };
+        runs.repeated().map(|repeated| Spread { op, repeated, first })
+    }
 }
 
 /// Elements computed at once; the scratch of three operands and a result stays in the first-level cache.
@@ -96,7 +133,8 @@ impl Elementwise {
         if lying.iter().any(|l| matches!(l, Lying::Runs(runs) if runs.too_deep())) {
             return Err(format!("an operation over axes {:?}, more than are followed", out.axes));
         }
-        Ok(Elementwise { function, operands: operands.len(), lying })
+        let spread = Spread::of(function, &lying);
+        Ok(Elementwise { function, operands: operands.len(), lying, spread })
     }
 
     /// Whether elements keep their places and numbers, so that a result of another format is all there is to it.
@@ -119,6 +157,13 @@ impl Elementwise {
         if self.integers(&views) {
             return self.run_of_integers(&views, out);
         }
+        let out = match (self.spread, views, out) {
+            (Some(Spread { first, repeated, op }), [View::F32(a), View::F32(b), _], Target::F32(out)) => {
+                let (dense, blocks) = if first { (b, a) } else { (a, b) };
+                return pulp::Arch::new().dispatch(Blocks { op, repeated, first, dense, blocks, out });
+            }
+            (.., out) => out,
+        };
         SCRATCH.with_borrow_mut(|scratch| {
             pulp::Arch::new().dispatch(Rows { kernel: self, views, out, scratch });
         });
@@ -156,6 +201,99 @@ impl Elementwise {
             Function::Binary(Binary::Lt) => (0..n).for_each(|i| out.put(i, &[truth(a[i] < b[i])])),
             _ => (0..n).for_each(|i| out.put(i, &[truth(a[i] <= b[i])])),
         }
+    }
+}
+
+/// The whole of a launch whose operands are as [`Spread`] has them.
+struct Blocks<'a> {
+    op: Arithmetic,
+    repeated: Repeated,
+    first: bool,
+    dense: &'a [f32],
+    blocks: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Blocks<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match (self.op, self.first) {
+            (Arithmetic::Add, _) => self.each::<S, { Blocks::ADD }>(simd),
+            (Arithmetic::Mul, _) => self.each::<S, { Blocks::MUL }>(simd),
+            (Arithmetic::Sub, false) => self.each::<S, { Blocks::SUB }>(simd),
+            (Arithmetic::Sub, true) => self.each::<S, { Blocks::SUB_FROM }>(simd),
+            (Arithmetic::Div, false) => self.each::<S, { Blocks::DIV }>(simd),
+            (Arithmetic::Div, true) => self.each::<S, { Blocks::DIV_OF }>(simd),
+        }
+    }
+}
+
+impl Blocks<'_> {
+    const ADD: u8 = 0;
+    const MUL: u8 = 1;
+    const SUB: u8 = 2;
+    const DIV: u8 = 3;
+    /// The element of the block comes first.
+    const SUB_FROM: u8 = 4;
+    const DIV_OF: u8 = 5;
+
+    /// Every element and the one of its block. Loops, no closures: what is not inlined is not compiled for vectors.
+    #[inline(always)]
+    fn each<S: Simd, const OP: u8>(self, simd: S) {
+        let Blocks { repeated: Repeated { block, times }, dense, blocks, out, .. } = self;
+        let whole = block.saturating_mul(times).min(out.len());
+        let parts = out.chunks_mut(whole).zip(dense.chunks(whole));
+        if block == 1 {
+            for ((out, dense), x) in parts.zip(blocks) {
+                let ((out, rest), (dense, dense_rest)) = (S::as_mut_simd_f32s(out), S::as_simd_f32s(dense));
+                let xs = simd.splat_f32s(*x);
+                for (out, d) in out.iter_mut().zip(dense) {
+                    *out = vectors::<S, OP>(simd, *d, xs);
+                }
+                for (out, d) in rest.iter_mut().zip(dense_rest) {
+                    *out = numbers::<OP>(*d, *x);
+                }
+            }
+            return;
+        }
+        for ((out, dense), xs) in parts.zip(blocks.chunks_exact(block)) {
+            let (xs, xs_rest) = S::as_simd_f32s(xs);
+            for (out, dense) in out.chunks_exact_mut(block).zip(dense.chunks_exact(block)) {
+                let ((out, rest), (dense, dense_rest)) = (S::as_mut_simd_f32s(out), S::as_simd_f32s(dense));
+                for ((out, d), x) in out.iter_mut().zip(dense).zip(xs) {
+                    *out = vectors::<S, OP>(simd, *d, *x);
+                }
+                for ((out, d), x) in rest.iter_mut().zip(dense_rest).zip(xs_rest) {
+                    *out = numbers::<OP>(*d, *x);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn vectors<S: Simd, const OP: u8>(simd: S, a: S::f32s, b: S::f32s) -> S::f32s {
+    match OP {
+        Blocks::ADD => simd.add_f32s(a, b),
+        Blocks::MUL => simd.mul_f32s(a, b),
+        Blocks::SUB => simd.sub_f32s(a, b),
+        Blocks::DIV => simd.div_f32s(a, b),
+        Blocks::SUB_FROM => simd.sub_f32s(b, a),
+        _ => simd.div_f32s(b, a),
+    }
+}
+
+#[inline(always)]
+fn numbers<const OP: u8>(a: f32, b: f32) -> f32 {
+    match OP {
+        Blocks::ADD => a + b,
+        Blocks::MUL => a * b,
+        Blocks::SUB => a - b,
+        Blocks::DIV => a / b,
+        Blocks::SUB_FROM => b - a,
+        _ => b / a,
     }
 }
 
@@ -256,5 +394,71 @@ fn apply(function: Function, [a, b, c]: [Lane<'_>; 3], out: &mut [f32]) {
             Binary::And => binary(a, b, out, |a, b| truth(a != 0.0 && b != 0.0)),
             Binary::Or => binary(a, b, out, |a, b| truth(a != 0.0 || b != 0.0)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(rows: bool, axes: &[(&str, usize)]) -> Shape {
+        Shape {
+            rows: rows.then(|| "T".to_owned()),
+            axes: axes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+            row: axes.iter().map(|(_, n)| n).product(),
+        }
+    }
+
+    /// Three rows of [a, b, c], and operands that lack some of the axes: those that lie in repeated blocks, and those that do not.
+    #[test]
+    fn blocks_that_are_repeated_meet_the_elements_that_axes_say() {
+        const ROWS: usize = 3;
+        let (a, b, c) = (("a", 5), ("b", 3), ("c", 37));
+        let out = shape(true, &[a, b, c]);
+        let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div];
+        for (rows, axes, repeats) in [
+            (false, vec![c], true),
+            (false, vec![b, c], true),
+            (false, vec![a, b, c], true),
+            (true, vec![], true),
+            (true, vec![a], true),
+            (true, vec![a, b], true),
+            (true, vec![a, c], true),
+            (true, vec![c], true),
+            (false, vec![a], false),
+            (false, vec![a, c], false),
+            (true, vec![b], false),
+            (true, vec![b, c], true),
+        ] {
+            let operand = shape(rows, &axes);
+            let numbers =
+                |n: usize, seed| -> Vec<f32> { (0..n as u64).map(|i| numerics::uniform(seed, i) - 0.25).collect() };
+            let dense = numbers(ROWS * out.row, 1);
+            let other = numbers(if rows { ROWS * operand.row } else { operand.row }, 2);
+            let strides = ["a", "b", "c"].map(|name| operand.stride(name));
+            let of = |i: usize| {
+                let (row, at) = (i / out.row, [i / 111 % 5, i / 37 % 3, i % 37]);
+                let inside: usize = at.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+                other[row * operand.row_stride(Some("T")) + inside]
+            };
+            for (op, first) in ops.into_iter().flat_map(|op| [(op, false), (op, true)]) {
+                let operands = if first { [operand.clone(), out.clone()] } else { [out.clone(), operand.clone()] };
+                let kernel = Elementwise::new(Function::Binary(op), &operands, &out).unwrap();
+                assert_eq!(kernel.spread.is_some(), repeats, "{axes:?}");
+                let mut found = vec![f32::NAN; dense.len()];
+                let views = [View::F32(&dense), View::F32(&other)];
+                kernel.run(&if first { [views[1], views[0]] } else { views }, Target::F32(&mut found));
+                for (i, (found, d)) in found.iter().zip(&dense).enumerate() {
+                    let (x, y) = if first { (of(i), *d) } else { (*d, of(i)) };
+                    let truth = match op {
+                        Binary::Add => x + y,
+                        Binary::Sub => x - y,
+                        Binary::Mul => x * y,
+                        _ => x / y,
+                    };
+                    assert_eq!(found.to_bits(), truth.to_bits(), "{op:?} of {axes:?} at {i}, first: {first}");
+                }
+            }
+        }
     }
 }

@@ -218,10 +218,12 @@ pub(crate) fn multiply_picked<'r>(
     }
     let same = terms == Terms::Apart && weight.spread.fuses(x);
     let arch = pulp::Arch::new();
-    for (slice, products) in runs {
+    let mut runs = runs.peekable();
+    while let Some((slice, products)) = runs.next() {
         let lines = Lines::Picked { offsets, products };
         let w = Slice { weight, slice, terms, same };
-        arch.dispatch(Product { x, w, panels: 0..weight.count(), lines, out: &mut out, width: weight.n });
+        let then = runs.peek().map(|(slice, _)| *slice);
+        arch.dispatch(Product { x, w, panels: 0..weight.count(), then, lines, out: &mut out, width: weight.n });
     }
 }
 
@@ -241,7 +243,7 @@ struct Slice<'a> {
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
 fn rows_times_panels(x: &[f32], w: Slice<'_>, panels: std::ops::Range<usize>, mut out: Target<'_>, width: usize) {
-    pulp::Arch::new().dispatch(Product { x, w, panels, lines: Lines::All, out: &mut out, width });
+    pulp::Arch::new().dispatch(Product { x, w, panels, then: None, lines: Lines::All, out: &mut out, width });
 }
 
 /// Which rows are multiplied.
@@ -268,6 +270,8 @@ struct Product<'a, 'b> {
     x: &'a [f32],
     w: Slice<'a>,
     panels: std::ops::Range<usize>,
+    /// The slice that is multiplied behind this one, if there is one.
+    then: Option<usize>,
     lines: Lines<'a>,
     /// Floats of either format.
     out: &'a mut Target<'b>,
@@ -288,7 +292,7 @@ impl WithSimd for Product<'_, '_> {
 impl Product<'_, '_> {
     #[inline(always)]
     fn tiles<S: Simd, const FUSED: bool>(self, simd: S) {
-        let Product { x, w, panels, lines, out, width } = self;
+        let Product { x, w, panels, then, lines, out, width } = self;
         let k = w.weight.k;
         let m = match lines {
             Lines::All => out.len() / width,
@@ -297,7 +301,12 @@ impl Product<'_, '_> {
         // Sixteen vectors of totals leave room for weights in 32 registers, eight in 16.
         let most = if S::F32_LANES >= 16 { TILE } else { TILE / 2 };
         // Few rows go through several panels at a time: more of the weight is on its way, and no total waits for itself.
-        let together = if matches!(m, 1 | 2 | 4) { (most / m).clamp(1, TOGETHER / m.min(2)) } else { 1 };
+        let together = match m {
+            0 => 1,
+            1 => most.min(TOGETHER),
+            2..=4 => (most * 3 / 2 / m).clamp(1, TOGETHER - 1),
+            _ => 1,
+        };
         let begin = panels.start;
         // Rows whose terms stay in the second-level cache go through a panel tile by tile.
         let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 32 * TILE);
@@ -311,6 +320,12 @@ impl Product<'_, '_> {
                 for (i, panel) in some.iter_mut().enumerate().take(count).skip(1) {
                     *panel = w.weight.panel(w.slice, p + i);
                 }
+                // Behind the last panel comes the first of the slice that follows, and nothing is asked for where none does.
+                let next = match then {
+                    _ if p + count < panels.end => w.weight.panel(w.slice, p + count),
+                    Some(slice) => w.weight.panel(slice, panels.start),
+                    None => some[0],
+                };
                 if let Panel::Bf16(words) = some[0]
                     && end - first >= WORTH_WIDENING
                 {
@@ -324,7 +339,7 @@ impl Product<'_, '_> {
                     // Tiles of nearly one height: one or two rows alone would wait for their own sums.
                     let left = end - row;
                     let rows = left.div_ceil(left.div_ceil(most));
-                    let tile = Tile { x, k, lines, first: row, out: &mut *out, width };
+                    let tile = Tile { x, k, lines, first: row, next, out: &mut *out, width };
                     some_rows::<S, FUSED>(simd, tile, rows, &some[..count], column);
                     row += rows;
                 }
@@ -368,6 +383,8 @@ struct Tile<'a, 'b> {
     k: usize,
     lines: Lines<'a>,
     first: usize,
+    /// The panel that comes next.
+    next: Panel<'a>,
     out: &'a mut Target<'b>,
     width: usize,
 }
@@ -387,10 +404,14 @@ fn some_rows<S: Simd, const FUSED: bool>(
         (7, [p, ..]) => tile.multiply::<S, 7, 1, FUSED>(simd, [*p], column),
         (6, [p, ..]) => tile.multiply::<S, 6, 1, FUSED>(simd, [*p], column),
         (5, [p, ..]) => tile.multiply::<S, 5, 1, FUSED>(simd, [*p], column),
-        (4, [p, q, ..]) => tile.multiply::<S, 4, 2, FUSED>(simd, [*p, *q], column),
+        (4, [p, q, r, ..]) => tile.multiply::<S, 4, 3, FUSED>(simd, [*p, *q, *r], column),
+        (4, [p, q]) => tile.multiply::<S, 4, 2, FUSED>(simd, [*p, *q], column),
         (4, [p]) => tile.multiply::<S, 4, 1, FUSED>(simd, [*p], column),
-        (3, [p, ..]) => tile.multiply::<S, 3, 1, FUSED>(simd, [*p], column),
-        (2, [p, q, ..]) => tile.multiply::<S, 2, 2, FUSED>(simd, [*p, *q], column),
+        (3, [p, q, r, ..]) => tile.multiply::<S, 3, 3, FUSED>(simd, [*p, *q, *r], column),
+        (3, [p, q]) => tile.multiply::<S, 3, 2, FUSED>(simd, [*p, *q], column),
+        (3, [p]) => tile.multiply::<S, 3, 1, FUSED>(simd, [*p], column),
+        (2, [p, q, r, ..]) => tile.multiply::<S, 2, 3, FUSED>(simd, [*p, *q, *r], column),
+        (2, [p, q]) => tile.multiply::<S, 2, 2, FUSED>(simd, [*p, *q], column),
         (2, [p]) => tile.multiply::<S, 2, 1, FUSED>(simd, [*p], column),
         (_, [p, q, r, s]) => tile.multiply::<S, 1, 4, FUSED>(simd, [*p, *q, *r, *s], column),
         (_, [p, q, r]) => tile.multiply::<S, 1, 3, FUSED>(simd, [*p, *q, *r], column),
@@ -409,40 +430,83 @@ impl Tile<'_, '_> {
         panels: [Panel<'_>; P],
         column: usize,
     ) {
-        let Tile { x, k, lines, first, out, width } = self;
-        let mut sums = [[0.0; WIDTH]; TILE];
+        let Tile { x, k, lines, first, next, out, width } = self;
         let mut rows: [&[f32]; M] = [&[]; M];
-        for (i, row) in rows.iter_mut().enumerate() {
-            let (from, _) = lines.place(first + i, k);
+        let mut places = [0; M];
+        for (i, (row, place)) in rows.iter_mut().zip(&mut places).enumerate() {
+            let (from, to) = lines.place(first + i, k);
             *row = &x[from..from + k];
+            *place = to * width;
         }
         // All panels of a weight have one format.
         let floats = panels.map(|p| if let Panel::F32(p) = p { p } else { &[] });
         let halves = panels.map(|p| if let Panel::Bf16(p) = p { p } else { &[] });
+        let next = if let Panel::Bf16(p) = next { p } else { &[] };
+        let mut written = Written { out, places, column, width };
         match panels[0] {
             Panel::F32(_) => {
                 for g in 0..WIDTH / S::F32_LANES / 2 {
-                    group::<S, _, M, 2, P, FUSED>(simd, rows, floats.map(|panel| Floats { panel, g }), &mut sums);
+                    let columns = floats.map(|panel| Floats { panel, g });
+                    let sums = group::<S, _, M, 2, P, FUSED>(simd, rows, columns, &[]);
+                    written.put::<S, _, 2, P>(sums, columns);
                 }
             }
             Panel::Bf16(_) => {
                 for g in 0..WORDS / S::F32_LANES {
-                    group::<S, _, M, 2, P, FUSED>(
-                        simd,
-                        rows,
-                        halves.map(|panel| Halves { panel, g, next: P * k }),
-                        &mut sums,
-                    );
+                    let columns = halves.map(|panel| Halves { panel, g });
+                    let sums = group::<S, _, M, 2, P, FUSED>(simd, rows, columns, next);
+                    written.put::<S, _, 2, P>(sums, columns);
                 }
             }
         }
-        for (p, sums) in sums.chunks(M).enumerate().take(P) {
-            let column = column + p * WIDTH;
-            for (i, sums) in sums.iter().enumerate() {
-                let (_, to) = lines.place(first + i, k);
-                match width - column {
-                    WIDTH.. => out.put(to * width + column, sums),
-                    rest => out.put(to * width + column, &sums[..rest]),
+    }
+}
+
+/// Where the sums of a tile belong.
+struct Written<'a, 'b, const M: usize> {
+    out: &'a mut Target<'b>,
+    /// First element of each row.
+    places: [usize; M],
+    /// First output.
+    column: usize,
+    /// Outputs of a row.
+    width: usize,
+}
+
+impl<const M: usize> Written<'_, '_, M> {
+    /// Plain loops over what is known while compiling: totals stay in registers until they are written, which iterators over arrays
+    /// of vectors do not promise.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    fn put<S: Simd, C: Columns<S, V>, const V: usize, const P: usize>(
+        &mut self,
+        sums: [[[S::f32s; V]; M]; P],
+        columns: [C; P],
+    ) {
+        let lanes = S::F32_LANES;
+        match &mut *self.out {
+            Target::F32(out) if self.column + P * WIDTH <= self.width => {
+                for p in 0..P {
+                    for i in 0..M {
+                        for v in 0..V {
+                            let at = self.places[i] + self.column + p * WIDTH + columns[p].output(v);
+                            S::as_mut_simd_f32s(&mut out[at..at + lanes]).0[0] = sums[p][i][v];
+                        }
+                    }
+                }
+            }
+            out => {
+                let mut numbers = [0.0; WIDTH];
+                for (p, (sums, columns)) in sums.iter().zip(&columns).enumerate() {
+                    for (place, sums) in self.places.iter().zip(sums) {
+                        for (v, sum) in sums.iter().enumerate() {
+                            let output = self.column + p * WIDTH + columns.output(v);
+                            if output < self.width {
+                                S::as_mut_simd_f32s(&mut numbers[..lanes]).0[0] = *sum;
+                                out.put(place + output, &numbers[..lanes.min(self.width - output)]);
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -457,8 +521,8 @@ trait Columns<S: Simd, const V: usize>: Copy {
     fn terms(self, k: usize) -> Self;
     /// First output of vector `v`.
     fn output(self, v: usize) -> usize;
-    /// Asks for the weights of term `i` of the panel that comes next, if they are likely to be far.
-    fn ask(self, i: usize);
+    /// Whether what comes next is likely to be far, and asked for.
+    const ASKS: bool;
 }
 
 /// Group `g` of a panel of binary32 numbers.
@@ -486,8 +550,7 @@ impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
         (self.g * V + v) * S::F32_LANES
     }
 
-    #[inline(always)]
-    fn ask(self, _: usize) {}
+    const ASKS: bool = false;
 }
 
 /// Group `g` of a panel of bf16 numbers: the lower halves of `V / 2` vectors of words, then the upper ones.
@@ -495,9 +558,6 @@ impl<S: Simd, const V: usize> Columns<S, V> for Floats<'_> {
 struct Halves<'a> {
     panel: &'a [[u32; WORDS]],
     g: usize,
-    /// From a term of this panel to the same term of the one that comes next: a line of the processor's caches each. Behind the
-    /// last panel nothing is read, only asked for.
-    next: usize,
 }
 
 impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
@@ -525,21 +585,17 @@ impl<S: Simd, const V: usize> Columns<S, V> for Halves<'_> {
         half * WORDS + (self.g * (V / 2) + word) * S::F32_LANES
     }
 
-    #[inline(always)]
-    fn ask(self, i: usize) {
-        prefetch_index(self.panel, i + self.next);
-    }
+    const ASKS: bool = true;
 }
 
-/// `M` rows times `V` vectors of each of `P` panels: all totals stay in registers. The rows' sums stand one after the other, panel
-/// after panel.
+/// `M` rows times `V` vectors of each of `P` panels: all totals stay in registers. `next` is what comes next when these are done.
 #[inline(always)]
 fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usize, const FUSED: bool>(
     simd: S,
     mut x: [&[f32]; M],
     mut columns: [C; P],
-    sums: &mut [[f32; WIDTH]; TILE],
-) {
+    next: &[[u32; WORDS]],
+) -> [[[S::f32s; V]; M]; P] {
     let k = x[0].len();
     // With one length for all no index is checked inside the loop. Loops, no closures: what is not inlined is not compiled for vectors.
     for columns in &mut columns {
@@ -551,8 +607,13 @@ fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usi
     // Negative zero changes nothing that is added to it, not even the sign of a zero.
     let mut totals = [[[simd.splat_f32s(numerics::ABSENT); V]; M]; P];
     for i in 0..k {
+        if C::ASKS {
+            // A term of a panel is a line of the processor's caches. Behind a slice nothing is read, only asked for.
+            for p in 0..P {
+                prefetch_index(next, i * P + p);
+            }
+        }
         for (totals, columns) in totals.iter_mut().zip(columns) {
-            C::ask(columns, i);
             let w = columns.load(simd, i);
             for (totals, x) in totals.iter_mut().zip(x) {
                 let x = simd.splat_f32s(x[i]);
@@ -565,14 +626,7 @@ fn group<S: Simd, C: Columns<S, V>, const M: usize, const V: usize, const P: usi
             }
         }
     }
-    for (sums, (totals, columns)) in sums.chunks_mut(M).zip(totals.into_iter().zip(columns)) {
-        for (sums, totals) in sums.iter_mut().zip(totals) {
-            for (v, total) in totals.into_iter().enumerate() {
-                let at = columns.output(v);
-                S::as_mut_simd_f32s(&mut sums[at..at + S::F32_LANES]).0[0] = total;
-            }
-        }
-    }
+    totals
 }
 
 #[cfg(test)]

@@ -253,6 +253,12 @@ impl Dot {
 
     pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
         let [a, b] = [operands[0], operands[1]];
+        let out = match (self.total, a, b, self.axis_strides, out) {
+            (Total::Fused, View::F32(a), View::F32(b), [1, 1], Target::F32(out)) => {
+                return pulp::Arch::new().dispatch(FusedSums { kernel: self, a, b, out });
+            }
+            (.., out) => out,
+        };
         if let (View::F32(a), View::F32(b), [1, 1]) = (a, b, self.axis_strides) {
             let mut products = vec![0.0; self.len];
             return self.each(out, |i, j| self.neighbours(&a[i..i + self.len], &b[j..j + self.len], &mut products));
@@ -288,6 +294,78 @@ impl Dot {
                 products.iter_mut().zip(a).zip(b).for_each(|((p, a), b)| *p = a * b);
                 total.row(products)
             }
+        }
+    }
+}
+
+/// Sums of products of neighbours, a few at a time: none waits for itself alone.
+struct FusedSums<'a> {
+    kernel: &'a Dot,
+    a: &'a [f32],
+    b: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for FusedSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        const TOGETHER: usize = 8;
+        let FusedSums { kernel, a, b, out } = self;
+        let len = kernel.len;
+        let mut places = Vec::with_capacity(kernel.row);
+        for (r, out) in out.chunks_exact_mut(kernel.row.max(1)).enumerate() {
+            places.clear();
+            kernel.nest.each(kernel.row_strides.map(|s| s * r), |place| places.push(place));
+            let (sums, rest) = out.as_chunks_mut::<TOGETHER>();
+            let (some, few) = places.as_chunks::<TOGETHER>();
+            for (sums, some) in sums.iter_mut().zip(some) {
+                let mut pairs: [(&[f32], &[f32]); TOGETHER] = [(&[], &[]); TOGETHER];
+                for (pair, [i, j]) in pairs.iter_mut().zip(some) {
+                    *pair = (&a[*i..i + len], &b[*j..j + len]);
+                }
+                *sums = [ABSENT; TOGETHER];
+                for t in 0..len {
+                    for (sum, (a, b)) in sums.iter_mut().zip(&pairs) {
+                        *sum = a[t].mul_add(b[t], *sum);
+                    }
+                }
+            }
+            for (sum, [i, j]) in rest.iter_mut().zip(few) {
+                *sum = Terms::Fused.sum(len, |t| (a[i + t], b[j + t]));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums of a row's tables, eight at a time and what is left over, have the bits of each alone.
+    #[test]
+    fn fused_sums_of_neighbours_have_the_bits_of_each_alone() {
+        const ROWS: usize = 2;
+        let shape = |axes: &[(&str, usize)]| Shape {
+            rows: Some("S".to_owned()),
+            axes: axes.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+            row: axes.iter().map(|(_, n)| n).product(),
+        };
+        let [slots, before, after, rank] = [("slots", 3), ("before", 5), ("after", 7), ("rank", 33)];
+        let (a, b) = (shape(&[slots, before, rank]), shape(&[slots, after, rank]));
+        let out = shape(&[slots, before, after]);
+        let kernel = Dot::new(&Order::Fused, "rank", [&a, &b], &out).unwrap();
+        let numbers =
+            |n: usize, seed| -> Vec<f32> { (0..n as u64).map(|i| numerics::uniform(seed, i) - 0.5).collect() };
+        let (x, y) = (numbers(ROWS * a.row, 3), numbers(ROWS * b.row, 4));
+        let mut found = vec![f32::NAN; ROWS * out.row];
+        kernel.run(&[View::F32(&x), View::F32(&y)], Target::F32(&mut found));
+        for (i, found) in found.iter().enumerate() {
+            let (slot, p, q) = (i / 35, i / 7 % 5, i % 7);
+            let (x, y) = (&x[(slot * 5 + p) * 33..][..33], &y[(slot * 7 + q) * 33..][..33]);
+            let truth = Terms::Fused.sum(33, |t| (x[t], y[t]));
+            assert_eq!(found.to_bits(), truth.to_bits(), "sum {i}");
         }
     }
 }

@@ -146,6 +146,22 @@ fn what_cannot_be_chosen_is_an_error() {
     assert_eq!(code(sample(&ROW, &Sampling { repetition_penalty: 0.0, ..plain }, None)), "E0203");
 }
 
+/// Rows of many logits are passed by in groups: the first of equal ones wins, and the first odd one is named, wherever they are.
+#[test]
+fn long_rows_are_looked_at_from_the_first_to_the_last() {
+    let plain = Sampling::default();
+    for at in [0, 31, 32, 63, 64, 98] {
+        let mut row = [-1.0f32; 99];
+        row[98] = 2.0;
+        row[at] = 2.0;
+        assert_eq!(sample(&row, &plain, None).unwrap().id, at as u32);
+        row[98] = f32::NAN;
+        row[at] = f32::INFINITY;
+        let error = sample(&row, &plain, None).unwrap_err();
+        assert!(matches!(error, SampleError::NotFinite { token, .. } if token == at), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, rng_seed: RngSeed::Fixed(7), ..Default::default() })]
     #[test]
