@@ -1,7 +1,10 @@
 """Token ids from a validation file, and comparisons of what two executors made of them. Standard library only."""
 import array
 import concurrent.futures
+import hashlib
 import json
+import pathlib
+import shutil
 import struct
 import sys
 import urllib.request
@@ -81,7 +84,47 @@ def served(address, given, reference, count=48):
     return len(lists) == len(wanted) and 4 * same >= 3 * len(lists)
 
 
+# Ways to choose a token that kernels know: one of each kernel's kinds of rows.
+WAYS = [
+    {"temperature": 0},
+    {"temperature": 1},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.95},
+    {"temperature": 1.2, "top_p": 0.9},
+    {"temperature": 1.0, "min_p": 0.05},
+    {"temperature": 0.7, "top_k": 300, "min_p": 0.02},
+]
+
+
+def without_choice(artifact, out):
+    """The same artifact without the kernels that choose tokens, so that the host chooses."""
+    shutil.copytree(artifact, out, dirs_exist_ok=True)
+    code = json.loads(pathlib.Path(out, "device.json").read_bytes())
+    del code["choice"]
+    data = json.dumps(code).encode()
+    pathlib.Path(out, "device.json").write_bytes(data)
+    manifest = json.loads(pathlib.Path(out, "manifest.json").read_bytes())
+    manifest["files"]["device.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    pathlib.Path(out, "manifest.json").write_text(json.dumps(manifest))
+
+
+def sampled(address, other, given, count=60):
+    """Tokens that two servers draw for the same prompts and seeds, one prompt after the other."""
+    lists, right = json.load(open(given))["tokens"], True
+
+    def ask(at, prompt, params):
+        body = {"input_ids": prompt, "sampling_params": {**params, "max_new_tokens": count}}
+        request = urllib.request.Request(f"{at}/generate", json.dumps(body).encode(), {"content-type": "application/json"})
+        return json.load(urllib.request.urlopen(request, timeout=120))["output_ids"]
+
+    for way in WAYS:
+        pairs = [[ask(at, p, {**way, "sampling_seed": 17 + i}) for at in (address, other)] for i, p in enumerate(lists)]
+        same = sum(a == b for a, b in pairs)
+        right = right and same == len(lists)
+        print(f"{way}: {same} of {len(lists)} answers, {sum(len(a) for a, _ in pairs)} tokens, are the same")
+    return right
+
+
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    done = {"tokens": tokens, "prompts": prompts, "logits": logits, "answers": answers, "served": served}[command](*arguments)
+    done = {"tokens": tokens, "prompts": prompts, "logits": logits, "answers": answers, "served": served, "without_choice": without_choice, "sampled": sampled}[command](*arguments)
     sys.exit(0 if done in (None, True) else 1)

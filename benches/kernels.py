@@ -231,15 +231,19 @@ def dense(code, kernels, counts):
 
 def picked(code, kernels, counts):
     groups_seen = set()
-    for start in starts(code):
+    for before, start in pairs(code):
         kernel = kernels[start["kernel"]]
         numbers = kernel.numbers("Stream")
         key = (start["kernel"], json.dumps(start.get("buckets")))
-        if not numbers or "Picked" not in kernel.text or key in groups_seen:
+        found = re.search(r"Picked\(plan, (\d+)\)", kernel.text)
+        gathers = "Gathered(plan)" in kernel.text
+        if not numbers or not (found or gathers) or key in groups_seen:
             continue
         groups_seen.add(key)
         columns, k, cuts, granule, tile, _, split = numbers[:7]
-        each = int(re.search(r"Picked\(plan, (\d+)\)", kernel.text).group(1))
+        # Rows that are put side by side by a kernel before are timed with it.
+        gather = kernels[before["kernel"]] if gathers else None
+        each = int(found.group(1) if found else re.search(r"Core::run\(x, plan, (\d+), out\)", gather.text).group(1))
         per_row = next(p["picks"]["per_row"] for p in start["params"] if isinstance(p, dict) and "picks" in p)
         total = next(p["map"]["rows"] for p in start["params"] if isinstance(p, dict) and "map" in p)
         groups = total // columns
@@ -259,7 +263,14 @@ def picked(code, kernels, counts):
             for of, plan in zip(ids, plans):
                 sort(of, picks, plan)
             others = kernel.others(6)
-            go = lambda plan, to=out: kernel.start((start["grid"][0]["factor"], 1), [w_map, x, plan, to, shares, tickets] + others)
+            side = torch.full((picks, k), float("nan"), device="cuda", dtype=torch.bfloat16) if gathers else x
+            rows_of_x = weight_map(side, k, picks, tile) if gathers else x
+
+            def go(plan, to=out, x=x, side=side, rows_of_x=rows_of_x, others=others):
+                if gathers:
+                    gather.start(((picks + before["grid"][0]["per_block"] - 1) // before["grid"][0]["per_block"], 1), [x, plan, side])
+                kernel.start((start["grid"][0]["factor"], 1), [w_map, rows_of_x, plan, to, shares, tickets] + others)
+
             none = ctypes.c_uint64(0) if others else out
             go(plans[0])
             torch.cuda.synchronize()
@@ -271,6 +282,7 @@ def picked(code, kernels, counts):
             if torch.isnan(out).any().item():
                 error = float("nan")
             own = timed([lambda p=p: go(p, none) for p in plans])
+            gathering = f", gather {timed([lambda: gather.start((picks // before['grid'][0]['per_block'], 1), [x, plans[0], side])] * 4):.1f}" if gathers else ""
             sorting = 0.0 if sort.__name__ == "here" else timed([lambda: sort(ids[0], picks, plans[0])] * 4)
             distinct = sum(len(i.unique()) for i in ids) / len(ids)
             floor = max(distinct * columns * k * 2 / READ_BYTES_PER_US, 2 * picks * columns * k / FLOPS_PER_US)
@@ -283,7 +295,7 @@ def picked(code, kernels, counts):
                 peer = timed([lambda: torch._grouped_mm(sorted_x, turned, offs=ends)] * 2)
             except Exception as e:  # not every build has it
                 print("torch._grouped_mm:", str(e)[:80])
-            report(f"{kernel.name.rsplit('_', 2)[0]} (sort {sorting:.1f})", f"{groups}x{columns}x{k}", rows, own, peer, floor, error)
+            report(f"{kernel.name.rsplit('_', 2)[0]} (sort {sorting:.1f}{gathering})", f"{groups}x{columns}x{k}", rows, own, peer, floor, error)
         del weights
 
 
@@ -365,6 +377,15 @@ def sorter(code, kernels, groups, tile):
         plan[places : places + picks] = order.int()
 
     return here
+
+
+def pairs(code):
+    """Every start with the one before it in its region."""
+    for entry in code["entries"]:
+        for graph in entry:
+            for region in graph["regions"]:
+                own = region.get("starts", [])
+                yield from zip([None] + own, own)
 
 
 def starts(code):
@@ -485,4 +506,5 @@ def main():
     json.dump(RESULTS, open(out, "w"), indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -189,10 +189,13 @@ template <int VOCAB, int THREADS, int EACH> struct Parts {
 };
 
 // Rows that are selected from, a block each. Counts and weights by *bin*, which are steps below the best, say in which bin a threshold lies;
-// its tokens are brought to shared memory, and searched in the row where LIST does not hold them.
+// its tokens are brought to shared memory. Of a bin that is too full, counts and weights by digits of the keys say which.
 template <int VOCAB, int THREADS, int LIST> struct Selected {
-  static constexpr int BINS = 2048, BINS_OF_ONE = 32, SHARED = LIST * 16, WARPS = THREADS / 32, AHEAD = 8;
+  static constexpr int BINS = 2048, BINS_OF_ONE = 32, SHARED = LIST * 16, WARPS = THREADS / 32, AHEAD = 8, MOST_RANKED = 32;
   static constexpr int SEGMENT = (VOCAB + WARPS - 1) / WARPS;
+  static DEVICE constexpr int digits(int n) { return n * 2 > LIST || n == BINS ? n : digits(n * 2); }
+  static constexpr int DIGITS = digits(2);
+  static_assert(LIST > MOST_RANKED, "all that is ranked");
   using Own = Block<THREADS>;
 
   // How far below the best a logit is, in steps.
@@ -212,40 +215,98 @@ template <int VOCAB, int THREADS, int LIST> struct Selected {
     }
   }
 
-  // Tokens of the bins begin .. end by key and weight, in shared memory if there are no more than LIST.
+  struct Sums { u64 count, mass; };
+  // Counts and weights of tokens by place. A weight is three pieces of 12 bits: words are added in shared memory at once, longer numbers one after the other.
+  struct Tally {
+    u32* words;
+    int places;
+    DEVICE void clear() const {
+      __syncthreads();
+      for (int i = threadIdx.x; i < 4 * places; i += THREADS) words[i] = 0;
+      __syncthreads();
+    }
+    DEVICE void add(int place, u64 weight) const {
+      count_up(words + place);
+#pragma unroll
+      for (int p = 0; p < 3; ++p) {
+        const u32 piece = (u32)(weight >> 12 * p) & 0xfffu;
+        if (piece != 0) add_up(words + (p + 1) * places + place, piece);
+      }
+    }
+    // Of all places before one.
+    DEVICE u64 count(u64 end) const {
+      u64 n = 0;
+      for (int i = threadIdx.x; i < places; i += THREADS) n += (u64)i < end ? words[i] : 0;
+      return Own::sum(n);
+    }
+    DEVICE u64 mass(u64 end) const {
+      u64 sum = 0;
+      for (int i = threadIdx.x; i < places; i += THREADS)
+        if ((u64)i < end) sum += words[places + i] + ((u64)words[2 * places + i] << 12) + ((u64)words[3 * places + i] << 24);
+      return Own::sum(sum);
+    }
+    DEVICE Sums sums(u64 end) const { return Sums{count(end), mass(end)}; }
+  };
+
+  // Tokens of the bins begin .. end whose keys are low .. high, by key and weight, in shared memory.
   struct Source {
     Line line;
     u64 *keys, *weights;
+    u32* listed;
     int begin, end, count;
-    bool is_listed;
-    DEVICE void gather(int first, int last, u64 of, u32* listed) {
+    u64 low, high;
+    // Those of the bins first .. last, of which there are `of`. Where they are too many, those around the token at which `full` holds first of the sums of
+    // it and all larger ones. Gives the sums of what is larger than all that is listed, `before` being those of the bins before; with `all` that is listed too.
+    template <class Full> DEVICE Sums gather(int first, int last, u64 of, Sums before, bool all, Full full) {
+      constexpr float STEP = 1.0f / BINS_OF_ONE;
       begin = first;
       end = last;
-      count = (int)of;
-      is_listed = of <= (u64)LIST;
+      // Beyond the bins by more than what rounds; what their tokens are, bins say.
+      const u64 top = key_of(line.best - (float)(first > 0 ? first - 1 : 0) * STEP + 0.0f, 0);
+      high = top;
+      low = last == BINS ? 1 : key_of(line.best - (float)(last + 1) * STEP, VOCAB - 1);
+      const Tally tally{(u32*)keys, DIGITS};
+      while (of + MOST_RANKED > (u64)LIST && low < high) {
+        const u64 span = high - low;
+        int shift = 0;
+        while (span >> shift >= (u64)DIGITS) ++shift;
+        tally.clear();
+        each(line, [&](int id, float x) {
+          const u64 key = key_of(x, id);
+          if (holds(x, key)) tally.add((int)((high - key) >> shift), line.weight(x));
+        });
+        __syncthreads();
+        const u64 at = first_where(0, span >> shift, [&](u64 digit) {
+          const Sums own = tally.sums(digit + 1);
+          return full(Sums{before.count + own.count, before.mass + own.mass});
+        });
+        const Sums own = tally.sums(at);
+        before = Sums{before.count + own.count, before.mass + own.mass};
+        of = tally.words[at];
+        if (span >> shift > at) low = high - ((at + 1) << shift) + 1;
+        high -= at << shift;
+      }
+      if (all) high = top;
       __syncthreads();
       if (threadIdx.x == 0) *listed = 0;
       __syncthreads();
-      if (is_listed)
-        each(line, [&](int id, float x) {
-          if (!holds(x)) return;
-          const u32 place = count_up(listed);
-          keys[place] = key_of(x, id);
-          weights[place] = line.weight(x);
-        });
+      each(line, [&](int id, float x) {
+        const u64 key = key_of(x, id);
+        if (!holds(x, key)) return;
+        const u32 place = count_up(listed);
+        keys[place] = key;
+        weights[place] = line.weight(x);
+      });
       __syncthreads();
+      count = (int)*listed;
+      return before;
     }
-    DEVICE bool holds(float x) const {
+    DEVICE bool holds(float x, u64 key) const {
       const int bin = bin_of(line.best, x);
-      return bin >= begin && bin < end;
+      return bin >= begin && bin < end && key >= low && key <= high;
     }
     template <class Do> DEVICE void tokens(Do what) const {
-      if (is_listed)
-        for (int i = threadIdx.x; i < count; i += THREADS) what(keys[i], weights[i]);
-      else
-        each(line, [&](int id, float x) {
-          if (holds(x)) what(key_of(x, id), line.weight(x));
-        });
+      for (int i = threadIdx.x; i < count; i += THREADS) what(keys[i], weights[i]);
     }
     // Of tokens whose key is no less than another: their number, or their weights.
     DEVICE u64 counts(u64 least) const {
@@ -264,13 +325,16 @@ template <int VOCAB, int THREADS, int LIST> struct Selected {
       tokens([&](u64 key, u64) { best = key < limit ? larger_key(best, key) : best; });
       return Own::largest(best);
     }
+    // The largest key that is listed, or between those that are, for which `holds`, and for all below it.
+    template <class Holds> DEVICE u64 threshold(Holds holds) const {
+      return ~first_where(~high, ~low, [&](u64 negative) { return holds(~negative); });
+    }
   };
 
   // Grid (rows).
   static DEVICE void run(const float* logits, const Choice* choices, const u32* masks, Chosen* chosen, u64* alternatives, int most_ranked) {
     DYNAMIC_SHARED(memory);
-    __shared__ u32 bins[BINS];
-    __shared__ u64 masses[BINS];
+    __shared__ u32 words[4 * BINS];
     __shared__ u32 listed;
     wait_for_earlier();
     const int row = blockIdx.x;
@@ -279,32 +343,16 @@ template <int VOCAB, int THREADS, int LIST> struct Selected {
     const bool selects = (own.does & SELECTS) != 0;
     if ((!selects && own.ranked == 0) || found.id < 0) return;
     const Line line = line_of<VOCAB>(logits, masks, own, row, found.best);
-    for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0, masses[i] = 0;
+    const Tally bins{words, BINS};
+    bins.clear();
+    each(line, [&](int, float x) { bins.add(bin_of(found.best, x), selects ? line.weight(x) : 0); });
     __syncthreads();
-    each(line, [&](int, float x) {
-      const int bin = bin_of(found.best, x);
-      count_up(bins + bin);
-      const u64 weight = selects ? line.weight(x) : 0;
-      if (weight != 0) add_up(masses + bin, weight);
-    });
-    __syncthreads();
-    // In all bins before one.
-    const auto count = [&](u64 end) {
-      u64 n = 0;
-      for (int i = threadIdx.x; i < BINS; i += THREADS) n += (u64)i < end ? bins[i] : 0;
-      return Own::sum(n);
-    };
-    const auto mass = [&](u64 end) {
-      u64 sum = 0;
-      for (int i = threadIdx.x; i < BINS; i += THREADS) sum += (u64)i < end ? masses[i] : 0;
-      return Own::sum(sum);
-    };
-    const u64 admissible = count(BINS);
-    Source source{line, (u64*)memory, (u64*)memory + LIST, 0, 0, 0, false};
+    const u64 admissible = bins.count(BINS);
+    Source source{line, (u64*)memory, (u64*)memory + LIST, &listed, 0, 0, 0, 0, 0};
     if (own.ranked > 0) {
       const u64 needed = own.ranked < admissible ? own.ranked : admissible;
-      const int end = (int)first_where(1, BINS, [&](u64 bin) { return count(bin) >= needed; });
-      source.gather(0, end, count(end), &listed);
+      const int end = (int)first_where(1, BINS, [&](u64 bin) { return bins.count(bin) >= needed; });
+      source.gather(0, end, bins.count(end), Sums{0, 0}, true, [&](const Sums& sums) { return sums.count >= needed; });
       u64 last = ~0ull;
       for (u32 rank = 0; rank < own.ranked && rank < (u32)most_ranked; ++rank) {
         last = source.below(last);
@@ -313,24 +361,20 @@ template <int VOCAB, int THREADS, int LIST> struct Selected {
     }
     if (!selects) return;
 
-    // Kept is what has no smaller key than `least`; none has a larger one than the best would have with the first id.
-    const u64 most = key_of(found.best + 0.0f, 0);
-    u64 least = 0, all = mass(BINS);
-    int edge = BINS;  // the bin in which top-k cuts
+    // Kept is what has no smaller key than `least`.
+    u64 least = 0, all = bins.mass(BINS);
+    int edge = BINS - 1;  // the last bin of which any is kept
     if (own.top_k > 0 && own.top_k < admissible) {
-      edge = (int)first_where(1, BINS, [&](u64 bin) { return count(bin) >= own.top_k; }) - 1;
-      source.gather(edge, edge + 1, bins[edge], &listed);
-      const u64 before = count(edge);
-      least = ~first_where(~most, ~0ull, [&](u64 negative) { return before + source.counts(~negative) >= own.top_k; });
-      all = mass(edge) + source.weighs(least);
+      edge = (int)first_where(1, BINS, [&](u64 bin) { return bins.count(bin) >= own.top_k; }) - 1;
+      const Sums before = source.gather(edge, edge + 1, words[edge], bins.sums(edge), false, [&](const Sums& sums) { return sums.count >= own.top_k; });
+      least = source.threshold([&](u64 key) { return before.count + source.counts(key) >= own.top_k; });
+      all = before.mass + source.weighs(least);
     }
     if (own.top_p < 1.0f) {
       const double goal = (double)all * (double)own.top_p;
-      const int last = edge < BINS ? edge : BINS - 1;
-      const int at = (int)first_where(0, last, [&](u64 bin) { return (double)mass(bin + 1) >= goal; });
-      if (at != edge) source.gather(at, at + 1, bins[at], &listed);
-      const u64 before = mass(at);
-      least = ~first_where(~most, ~least, [&](u64 negative) { return (double)(before + source.weighs(~negative)) >= goal; });
+      const int at = (int)first_where(0, edge, [&](u64 bin) { return (double)bins.mass(bin + 1) >= goal; });
+      const Sums before = source.gather(at, at + 1, words[at], bins.sums(at), false, [&](const Sums& sums) { return (double)sums.mass >= goal; });
+      least = source.threshold([&](u64 key) { return (double)(before.mass + source.weighs(key)) >= goal; });
     }
     const double floor = (double)own.min_p * WEIGHT_UNITS;
     const auto kept = [&](int id) {

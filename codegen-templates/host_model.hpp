@@ -261,7 +261,7 @@ DEVICE int lanes_in(u32 lanes) { return __builtin_popcount(lanes); }
 DEVICE void publish() {}
 DEVICE u32 take_ticket(u32* counter) { return (*counter)++; }
 DEVICE u32 count_up(u32* counter) { return (*counter)++; }
-DEVICE void add_up(u64* sum, u64 x) { *sum += x; }
+DEVICE void add_up(u32* sum, u32 x) { *sum += x; }
 DEVICE float load_fresh(const float* p) { return *p; }
 DEVICE int load_fresh(const int* p) { return *p; }
 DEVICE u64 load_fresh(const u64* p) { return *p; }

@@ -121,7 +121,7 @@ DEVICE void publish() { __threadfence(); }
 DEVICE u32 take_ticket(u32* counter) { return atomicAdd(counter, 1u); }
 // Counts and sums in shared memory; the first gives what was there.
 DEVICE u32 count_up(u32* counter) { return atomicAdd(counter, 1u); }
-DEVICE void add_up(u64* sum, u64 x) { atomicAdd(sum, x); }
+DEVICE void add_up(u32* sum, u32 x) { atomicAdd(sum, x); }
 // Lanes of the warp that hold the same number, and what is in such a set.
 DEVICE u32 lanes_with(int x) { return __match_any_sync(0xffffffffu, x); }
 DEVICE int lowest_lane(u32 lanes) { return __ffs(lanes) - 1; }

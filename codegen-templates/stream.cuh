@@ -1,7 +1,7 @@
 // Products of bf16 rows with a bf16 weight, the weight streamed once through all multiprocessors by the copy engine.
 //
 //   warp 0     brings tiles of the weight, 128 rows by 64 elements, and of rows that lie side by side
-//   warps 1-3  bring picked rows, in the same swizzled form
+//   warps 1-3  bring picked rows, in the same swizzled form; many of them are put side by side before (`Gather`)
 //   the rest   two warpgroups, each 64 rows of the weight times ROWS token rows on the matrix units
 //
 // A tile's sum may be cut along k into SPLIT shares. Who ends the last share of a tile adds them all, in the order of k: a row's bits
@@ -40,7 +40,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
 
   // Which rows a tile has: `count` of them, the m-th read from row `from(m)` and written to row `to(m)`.
   struct Dense {
-    static constexpr bool GROUPED = false;
+    static constexpr bool GROUPED = false, SIDE_BY_SIDE = true;
     int rows, first, count;
     DEVICE Dense(int rows_) : rows(rows_), first(0), count(0) {}
     DEVICE int tiles() const { return (rows + ROWS - 1) / ROWS * ACROSS; }
@@ -57,7 +57,7 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     DEVICE int to(int m) const { return first + m; }
   };
   struct Picked {
-    static constexpr bool GROUPED = true;
+    static constexpr bool GROUPED = true, SIDE_BY_SIDE = false;
     const int* plan;  // what `Sorted` leaves
     int each, group, first, count;
     DEVICE Picked(const int* plan_, int each_) : plan(plan_), each(each_), group(0), first(0), count(0) {}
@@ -72,6 +72,12 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     DEVICE int weight_row(int column) const { return group * COLUMNS + column * WIDTH; }
     DEVICE int to(int m) const { return plan[plan[1] + first + m]; }
     DEVICE int from(int m) const { return to(m) / each; }
+  };
+  // The same where `Gather` has put the rows side by side. A tile ends in rows of the next group where its own are fewer; nobody looks at those.
+  struct Gathered : Picked {
+    static constexpr bool SIDE_BY_SIDE = true;
+    DEVICE Gathered(const int* plan_) : Picked(plan_, 1) {}
+    DEVICE int from(int m) const { return this->first + m; }
   };
 
   // Rows of the result in shared memory, as what is computed from them sees them: `count` lines of a tile's columns.
@@ -105,9 +111,9 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     int* last_here = (int*)(memory + BARS_AT + STAGES * 16);
     if (threadIdx.x == 0) {
       map_ahead(map);
-      if constexpr (!Source::GROUPED) map_ahead(rows_map);
+      if constexpr (Source::SIDE_BY_SIDE) map_ahead(rows_map);
       for (int s = 0; s < STAGES; ++s) {
-        barrier_begin(full + s * 8, Source::GROUPED ? 1 + LOADERS / 32 : 1);
+        barrier_begin(full + s * 8, Source::SIDE_BY_SIDE ? 1 : 1 + LOADERS / 32);
         barrier_begin(empty + s * 8, 2);
       }
       barriers_begun();
@@ -115,11 +121,11 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     __syncthreads();
     if (threadIdx.x < 128) {
       fewer_registers<72>();
-      if constexpr (Source::GROUPED) {
+      if constexpr (Source::SIDE_BY_SIDE) {
+        if (threadIdx.x == 0) both(source, map, rows_map, base, full, empty);
+      } else {
         if (threadIdx.x == 0) weights(source, map, base, full, empty);
         else if (threadIdx.x >= 32) rows(source, x, base, full, empty);
-      } else {
-        if (threadIdx.x == 0) both(source, map, rows_map, base, full, empty);
       }
     } else {
       more_registers<216>();
@@ -127,20 +133,23 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
     }
   }
 
-  // One weight for all rows: it does not come from an earlier kernel, so it is under way before that has ended.
+  // One weight for all rows does not come from an earlier kernel, so it is under way before that has ended. Which of several are needed does.
   template <class Source>
   static DEVICE void both(Source source, const TensorMap* map, const TensorMap* rows_map, u32 base, u32 full, u32 empty) {
-    Shares<STEPS, SPLIT> ahead(source.tiles()), mine(source.tiles());
     Share share;
     int begun = 0;
-    while (begun < STAGES && ahead.next(share)) {
-      const int row = source.weight_row(source.column(share.number));
-      for (int k = share.first; k < share.last && begun < STAGES; ++k, ++begun) {
-        barrier_expect(full + begun * 8, STAGE);
-        fetch_tile(base + begun * STAGE, map, k * STEP, row, full + begun * 8);
+    if constexpr (!Source::GROUPED) {
+      Shares<STEPS, SPLIT> ahead(source.tiles());
+      while (begun < STAGES && ahead.next(share)) {
+        const int row = source.weight_row(source.column(share.number));
+        for (int k = share.first; k < share.last && begun < STAGES; ++k, ++begun) {
+          barrier_expect(full + begun * 8, STAGE);
+          fetch_tile(base + begun * STAGE, map, k * STEP, row, full + begun * 8);
+        }
       }
     }
     wait_for_earlier();
+    Shares<STEPS, SPLIT> mine(source.tiles());
     u32 stage = 0, phase = 0;
     int done = 0;
     while (mine.next(share)) {
@@ -304,6 +313,28 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
         }
       }
       ends(Lines<Source>{source, tile[0], memory + EXTRA_AT, chunk, count, column, (int)threadIdx.x - 128});
+    }
+  }
+};
+
+// Rows that picks read, side by side in the order in which `Sorted` has left the picks; a warp brings a row. Grid (picks over ROWS).
+template <int K, int ROWS> struct Gather {
+  static constexpr int THREADS = ROWS * 32, PIECES = K / 8, AHEAD = 4;
+  static_assert(K % 8 == 0, "rows of 16-byte pieces");
+  static DEVICE void run(const bf16* x, const int* plan, int each, bf16* out) {
+    wait_for_earlier();
+    const int at = blockIdx.x * ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (at >= plan[2]) return;
+    const Words4* from = (const Words4*)(x + (u64)(plan[plan[1] + at] / each) * K);
+    Words4* to = (Words4*)(out + (u64)at * K);
+    for (int begin = lane; begin < PIECES; begin += 32 * AHEAD) {
+      Words4 piece[AHEAD];
+#pragma unroll
+      for (int a = 0; a < AHEAD; ++a)
+        if (begin + a * 32 < PIECES) piece[a] = from[begin + a * 32];
+#pragma unroll
+      for (int a = 0; a < AHEAD; ++a)
+        if (begin + a * 32 < PIECES) to[begin + a * 32] = piece[a];
     }
   }
 };

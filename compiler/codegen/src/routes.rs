@@ -12,17 +12,17 @@ use std::fmt::Write;
 const MOST_SORTED: u64 = 128;
 /// Token rows that a block has at once where the matrix units do not take its formats.
 const ROWS_APART: u64 = 2;
-/// Token rows for which the matrix units are not worth it.
-const FEWEST_ROWS: u64 = 4;
+/// Token rows for which the matrix units are not worth it: they are selected from faster by whole blocks.
+const FEWEST_ROWS: u64 = 2;
 /// Columns of a warp on the matrix units.
 const WARP_COLUMNS: u64 = 16;
 
 /// How a route's product is cut where the matrix units take it: token rows of a block, warps along the sum, steps that are read ahead.
 fn pieces(most: u64) -> [u64; 3] {
     match most {
-        0..=128 => [16, 8, 4],
+        0..=128 => [8, 8, 4],
         129..=512 => [16, 4, 4],
-        _ => [64, 1, 1],
+        _ => [32, 2, 1],
     }
 }
 
@@ -31,7 +31,12 @@ pub fn drafts(core: &Core<'_>, sorts: Option<&(ValueId, Picks)>) -> Result<Vec<D
     let axis = core.rows_axis().ok_or("a route without token rows")?;
     let rows = core.bucket_rows(&axis);
     let mut out: Vec<Draft> = Vec::new();
-    for (tile, least, most) in streams::picked_tiles() {
+    // Those for few rows and those on the matrix units apart.
+    let cut = |(tile, least, most): (u64, u64, u64)| {
+        let ranges = [(least, most.min(FEWEST_ROWS)), (least.max(FEWEST_ROWS + 1), most)];
+        ranges.into_iter().filter(|(least, most)| least <= most).map(move |(least, most)| (tile, least, most))
+    };
+    for (tile, least, most) in streams::picked_tiles().flat_map(cut) {
         if !rows.iter().any(|n| (least..=most).contains(n)) {
             continue;
         }
@@ -58,7 +63,6 @@ fn route(
     let k = count(&inner);
     let columns = count(&core.axes(w)) / k.max(1);
     let is_weight = matches!(core.dtype(w), Some(DType::F32 | DType::Bf16));
-    // A few rows are selected from faster by whole blocks.
     let is_split = served.most > FEWEST_ROWS && core.dtype(x) == Some(DType::Bf16) && is_weight && k.is_multiple_of(8);
     let ends = core.ends_of_many.as_ref().filter(|_| is_split).unwrap_or(&core.ends);
     let mut text = core.header_of("route.cuh", ends);

@@ -2,6 +2,7 @@
 
 use crate::cores::{Core, WARPS_OF_SORT};
 use crate::region::Draft;
+use crate::rows::Ends;
 use artifact::{Blocks, Param, Product, Served};
 use ir::ValueId;
 use std::fmt::Write;
@@ -22,11 +23,13 @@ struct Class {
     most: u64,
     /// Bytes of shared memory of what a kernel ends with.
     ends: u64,
+    /// Whether picked rows are put side by side before, where the copy engine finds them: threads that gather them are slower than tiles of many rows.
+    gathers: bool,
 }
 
 /// A class whose kernels end with nothing.
 const fn class(rows: u64, split: u64, least: u64, most: u64) -> Class {
-    Class { rows, split, least, most, ends: 0 }
+    Class { rows, split, least, most, ends: 0, gathers: false }
 }
 
 /// Classes of dense products; a split of 0 is chosen by the number of tiles. Where there may be several tiles of rows, sums stay
@@ -40,12 +43,19 @@ const DENSE: [Class; 6] = [
     class(256, 1, 257, u64::MAX),
 ];
 /// Classes of products with picked weights: few rows pick the same one.
-const PICKED: [Class; 4] =
-    [class(16, 2, 1, 4), class(16, 1, 5, 128), class(32, 1, 129, 512), class(128, 1, 513, u64::MAX)];
+const PICKED: [Class; 5] = [
+    class(16, 2, 1, 4),
+    class(16, 1, 5, 128),
+    class(32, 1, 129, 512),
+    Class { gathers: true, ..class(128, 1, 513, 2048) },
+    Class { gathers: true, ..class(256, 1, 2049, u64::MAX) },
+];
 /// Most shares of a sum.
 const MOST_SHARES: u64 = 8;
 /// Fewest k-blocks of a share.
 const LEAST_BLOCKS: u64 = 8;
+/// Rows that a block puts side by side.
+const ROWS_OF_GATHER: u64 = 8;
 
 /// What a product is made of.
 pub struct Shape {
@@ -115,8 +125,11 @@ impl Class {
         self.stages() * self.stage_bytes() + self.tile_bytes() + self.stages() * 16 + 16 + self.ends
     }
 
-    /// Bytes where shares of tiles meet.
+    /// Bytes where shares of tiles meet, or where rows are gathered.
     fn work_bytes(&self, shape: &Shape, most_rows: u64, split: u64) -> u64 {
+        if let Some(picks) = shape.picked.as_ref().filter(|_| self.gathers) {
+            return most_rows * picks.per_row * shape.k * 2;
+        }
         let across = shape.columns.div_ceil(128);
         let tiles = match &shape.picked {
             _ if split == 1 => 0,
@@ -160,6 +173,9 @@ pub fn drafts(core: &Core<'_>, shape: &Shape, work: usize) -> Result<(Vec<Draft>
         if let Some(picks) = shape.picked.as_ref().filter(|p| !p.sorted) {
             out.push(sort(core, core.operand(2)?, picks, class.rows, &axis, &served)?);
         }
+        if let Some(picks) = shape.picked.as_ref().filter(|_| class.gathers) {
+            out.push(gather(core, shape.k, picks, &axis, &served, work)?);
+        }
         for split in &shares {
             let cut = Class { split: *split, ends, ..*class };
             let mut draft = product(core, shape, &cut, &axis, served.clone(), work)?;
@@ -197,6 +213,13 @@ fn product(
             let source = "const __grid_constant__ TensorMap x, const int rows";
             (source, "Dense(rows), &map, &x, nullptr".to_owned(), [map, count], *columns)
         }
+        Some(p) if class.gathers => {
+            let of = Box::new(Param::Scratch(work));
+            let map = Param::Map { of, columns: *k, axis: Some(axis.to_owned()), rows: p.per_row, box_rows: rows };
+            let source = "const __grid_constant__ TensorMap x, const int* plan";
+            let own = [map, Param::Picks { per_row: p.per_row }];
+            (source, "Gathered(plan), &map, &x, nullptr".to_owned(), own, columns * p.groups)
+        }
         Some(p) => {
             let call = format!("Picked(plan, {}), &map, nullptr, x", p.each);
             ("const bf16* x, const int* plan", call, [x, Param::Picks { per_row: p.per_row }], columns * p.groups)
@@ -219,6 +242,24 @@ fn product(
     draft.unit.dynamic_bytes = bytes as u32;
     draft.unit.stem += &format!("_{rows}");
     draft.buckets = Some(served);
+    Ok(draft)
+}
+
+/// Puts the rows that sorted picks read side by side, in scratch.
+fn gather(core: &Core<'_>, k: u64, picks: &Picks, axis: &str, served: &Served, work: usize) -> Result<Draft, String> {
+    let mut text = core.header_of("stream.cuh", &Ends::default());
+    let each = picks.each;
+    let _ = writeln!(
+        text,
+        "using Core = Gather<{k}, {ROWS_OF_GATHER}>;\nextern \"C\" __global__ void __launch_bounds__(Core::THREADS) @NAME@(const bf16* x, const int* plan, bf16* out) {{\n  Core::run(x, plan, {each}, out);\n}}"
+    );
+    let threads = ROWS_OF_GATHER * 32;
+    let _ = writeln!(text, "static_assert(Core::THREADS == {threads}, \"threads\");");
+    let rows = Blocks { rows: Some(axis.to_owned()), factor: picks.per_row, per_block: ROWS_OF_GATHER };
+    let params = vec![core.address(core.operand(0)?)?, Param::Picks { per_row: picks.per_row }, Param::Scratch(work)];
+    let mut draft = core.unit(text, threads, [rows, fixed(1)], params);
+    draft.unit.stem += "_gather";
+    draft.buckets = Some(served.clone());
     Ok(draft)
 }
 

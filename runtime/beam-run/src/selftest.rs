@@ -38,6 +38,7 @@ fn in_json(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
             "exact": { "compared": v.exact, "different": v.wrong },
             "bounded": { "compared": v.bounded, "worst_share_of_bound": v.worst },
             "no_numbers": v.no_numbers,
+            "not_started": v.idle,
             "first": v.first,
         })
     };
@@ -54,6 +55,10 @@ fn in_words(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
         text += &format!(
             "{word}  {region:36} {kind:15} {exact:9} bits equal or not, {different} not; {bounded:9} within a bound, at most {worst:.3} of it{nan}\n"
         );
+        if !v.idle.is_empty() {
+            let idle: Vec<&str> = v.idle.iter().map(String::as_str).collect();
+            text += &format!("       not started: {}\n", idle.join(", "));
+        }
         if let Some(first) = v.first.as_ref().filter(|_| !v.is_right()) {
             text += &format!("       {first}\n");
         }

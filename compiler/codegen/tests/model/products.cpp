@@ -83,7 +83,8 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
   settled(tickets);
 }
 
-template <int COLUMNS, int K, int ROWS, int STAGES, int SPLIT, int GROUPS> void picked(int tokens, int per_row, int each, u32 blocks) {
+// With GATHERS rows that are picked are put side by side before.
+template <int COLUMNS, int K, int ROWS, int STAGES, int SPLIT, int GROUPS, bool GATHERS = false> void picked(int tokens, int per_row, int each, u32 blocks) {
   using Core = Stream<COLUMNS, K, 1, 1, ROWS, STAGES, SPLIT>;
   const int picks = tokens * per_row;
   std::vector<int> ids(picks), plan(4 + 5 * picks, -7);
@@ -97,7 +98,13 @@ template <int COLUMNS, int K, int ROWS, int STAGES, int SPLIT, int GROUPS> void 
   std::vector<u32> tickets((size_t)picks * Core::ACROSS, 0);
   const TensorMap map = map_of(w, K, (u64)GROUPS * COLUMNS, 128);
   model::start({1, 1, 1}, 1024, [&] { Sorted<GROUPS, ROWS>::run(ids.data(), picks, picks, plan.data()); });
+  // Rows behind the last are poison.
+  std::vector<u16> side((size_t)(picks + ROWS) * K, 0x7fc0);
+  const TensorMap side_map = map_of(side, K, picks, ROWS);
+  using Gathers = Gather<K, 4>;
+  if (GATHERS) model::start({(u32)(picks + 3) / 4, 1, 1}, Gathers::THREADS, [&] { Gathers::run((const bf16*)x.data(), plan.data(), each, (bf16*)side.data()); });
   model::start({blocks, 1, 1}, Core::THREADS, [&] {
+    if constexpr (GATHERS) return Core::run(typename Core::Gathered(plan.data()), &map, &side_map, nullptr, out.data(), shares.data(), tickets.data(), Nothing());
     Core::run(typename Core::Picked(plan.data(), each), &map, nullptr, (const bf16*)x.data(), out.data(), shares.data(), tickets.data(), Nothing());
   });
   for (int p = 0; p < picks; ++p)
@@ -236,6 +243,8 @@ int main() {
     dense<256, 320, 2, 8, 16, 4, 2>(13, 3);
     dense<200, 136, 1, 1, 64, 3, 1>(70, 2);
     picked<128, 192, 16, 4, 2, 6>(15, 3, 3, 5);
+    picked<200, 136, 16, 3, 1, 6, true>(15, 3, 3, 5);
+    picked<96, 1032, 32, 3, 1, 3, true>(23, 2, 1, 2);
     tiles<256, 192, 2, 16, 0, 0, 8>(13, 3);
     tiles<320, 192, 2, 64, 0, 0, 8>(70, 3);
     tiles<328, 192, 1, 64, 96, 224, 32>(70, 2);

@@ -425,7 +425,11 @@ impl Device {
         // copies them.
         unsafe { sys::cuLaunchKernelEx(&config, kernel.function, params.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
-            .map_err(text("a kernel does not start"))?;
+            .map_err(text(if self.inner.is_blocking {
+                "it does not start or ends in a fault"
+            } else {
+                "a kernel does not start"
+            }))?;
         if self.inner.is_blocking { self.wait() } else { Ok(()) }
     }
 

@@ -9,7 +9,8 @@
 //! tables.rs    what a step brings: rows, page tables
 //! walk.rs      the programs of a bucket, start by start
 //! executor.rs  the step contract around it
-//! selftest.rs  every start against the interpreter, and in selftest_choice.rs every choice against the host's sampler
+//! selftest.rs  every start against the interpreter: selftest_steps.rs says on which steps, selftest_product.rs looks at some numbers of large products,
+//!              selftest_choice.rs compares choices with the host's sampler
 //! timeline.rs  how long every start of a step takes
 //! ```
 
@@ -21,6 +22,8 @@ mod made;
 mod ranks;
 mod selftest;
 mod selftest_choice;
+mod selftest_product;
+mod selftest_steps;
 mod tables;
 mod timeline;
 mod walk;

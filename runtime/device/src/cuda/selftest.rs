@@ -8,6 +8,8 @@ use super::executor::{Source, begin, load, staging};
 use super::made::Made;
 use super::ranks::Ranks;
 use super::selftest_choice::choices;
+use super::selftest_product::{Compared, Product};
+use super::selftest_steps::Course;
 use super::walk::{Counts, Loaded, Stage, graph_of_all, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
@@ -20,7 +22,7 @@ use artifact::{Artifact, Param};
 use engine::{SequenceRows, Step, StepError, WantedRow};
 use interp::{Context, Data, Env, MemoryCache, NoHooks, RankWeights, Tensor, WeightMap, WeightSource, eval_graph};
 use ir::{Anatomy, DType, Facts, Graph, GraphBuilder, Launch, Mesh, Op, TensorType, Type, Unary, ValueId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What was found of one region.
@@ -30,6 +32,8 @@ pub struct Verdict {
     pub kind: String,
     /// Kernels that it starts.
     pub kernels: Vec<String>,
+    /// Of these, what no step of the test has started.
+    pub idle: BTreeSet<String>,
     /// Numbers whose bits were compared.
     pub exact: u64,
     /// Of these, how many differ.
@@ -56,12 +60,12 @@ impl Verdict {
 pub enum Given<'a> {
     /// Numbers of the host.
     Store(&'a dyn WeightStore),
-    /// Numbers made up on the device from a seed; steps then have few rows and show one layer of each class, for models that are too large
-    /// to interpret more.
+    /// Numbers made up on the device from a seed; steps then show one layer of each class, and of large products some rows and columns, for
+    /// models that are too large to interpret more.
     Made(u64),
 }
 
-/// Sequences of the test: rows of a first step, which crosses pages and windows, then a row each.
+/// Sequences of the test: rows of a first step, which crosses pages and windows, then a row each, then a step for every bucket.
 const LENGTHS: [usize; 3] = [70, 33, 1];
 /// The same where few rows are interpreted.
 const FEW: [usize; 3] = [3, 1, 1];
@@ -78,8 +82,11 @@ pub fn selftest(
     placed: Ranks,
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
     let (lengths, decoded) = if matches!(given, Given::Store(_)) { (LENGTHS, DECODED) } else { (FEW, 1) };
-    let longest = lengths[0] + decoded + 64;
-    let pages = pool_pages_for(&artifact.plan, longest, lengths.len());
+    let buckets = artifact.plan.entries.iter().take(1).flat_map(|e| &e.buckets).map(|b| b.bucket.clone());
+    let course = Course::of(&lengths, decoded, &buckets.collect::<Vec<_>>());
+    let sequences = course.lengths.len();
+    let longest = course.lengths.iter().copied().max().unwrap_or(1);
+    let pages = pool_pages_for(&artifact.plan, longest, sequences);
     let source = match given {
         Given::Store(store) => Source::Store(store),
         Given::Made(seed) => Source::Seed(seed),
@@ -113,16 +120,20 @@ pub fn selftest(
                 loaded.iter().map(of).collect()
             }
         },
+        made: match given {
+            Given::Store(_) => Vec::new(),
+            Given::Made(_) => loaded.iter().map(|r| Made::new(r, &artifact.memory, &local)).collect(),
+        },
+        seed,
         caches: loaded.iter().map(|_| MemoryCache::default()).collect(),
         verdicts: BTreeMap::new(),
     };
     let page_tokens = artifact.plan.kv.iter().map(|k| k.page_tokens as usize).max().unwrap_or(1);
     let per_sequence = longest.div_ceil(page_tokens);
     let mut staged = staging(&loaded).map_err(PrepareError::Device)?;
-    for number in 0..=decoded {
+    for rows in &course.steps {
         let mut step = Step { entry: entry.name.clone(), ..Step::default() };
-        for (s, length) in lengths.iter().enumerate() {
-            let (first, rows) = if number == 0 { (0, *length) } else { (length + number - 1, 1) };
+        for (s, first, rows) in rows.iter().copied() {
             let start = step.tokens.len();
             for position in first..first + rows {
                 let draw = numerics::uniform(seed, (s * 100_000 + position) as u64);
@@ -135,11 +146,10 @@ pub fn selftest(
             step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
         }
         // Physical pages in another order than virtual ones.
-        let count = (per_sequence * lengths.len()) as i32;
+        let count = (per_sequence * sequences) as i32;
         step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
         let (bucket, counts) = begin(&loaded, &mut staged, &step, &facts, (ends, 0), 0).map_err(fault)?;
-        let of_row: Vec<usize> =
-            step.sequences.iter().enumerate().flat_map(|(s, of)| std::iter::repeat_n(s, of.len)).collect();
+        let of_row: Vec<usize> = rows.iter().flat_map(|(s, _, count)| std::iter::repeat_n(*s, *count)).collect();
         test.caches.iter_mut().for_each(|c| c.begin_step(of_row.clone()));
         test.step(bucket, counts).map_err(PrepareError::Device)?;
     }
@@ -159,6 +169,9 @@ struct Test<'a> {
     /// Whether a step shows one layer of each class.
     is_sampled: bool,
     weights: Vec<Box<dyn WeightSource + 'a>>,
+    /// The same where they were made up; nothing where they are the host's.
+    made: Vec<Made<'a>>,
+    seed: u64,
     caches: Vec<MemoryCache>,
     verdicts: BTreeMap<String, Verdict>,
 }
@@ -237,7 +250,16 @@ impl Test<'_> {
         for at in &mut all {
             let code = at.loaded.region(&at.stage, number)?;
             let name = |k: usize| at.loaded.code.kernels.get(k).map(|k| k.name.clone()).unwrap_or_default();
-            verdict.kernels = code.starts.iter().map(|s| name(s.kernel)).collect();
+            if verdict.kernels.is_empty() {
+                verdict.kernels = code.starts.iter().map(|s| name(s.kernel)).collect();
+                verdict.idle = verdict.kernels.iter().cloned().collect();
+            }
+            if let Launch::Region { variant, .. } = launch {
+                let started = code.starts.iter().filter(|s| s.serves(*variant, &at.stage.bucket.bucket));
+                for start in started {
+                    verdict.idle.remove(&name(start.kernel));
+                }
+            }
             let core = anatomy.core.filter(|id| !at.made.contains(id));
             if let Some(id) = core {
                 let made = at.core_result(id)?;
@@ -327,15 +349,22 @@ impl Test<'_> {
             }
             _ => 0.0,
         };
-        let env = self.interpret(at, &cut, &outputs)?;
-        let found = made.floats().ok_or("a core of other numbers")?;
-        let core = env.get("core").and_then(|t| t.floats()).ok_or("no reference")?;
-        let size = env.get("size").and_then(|t| t.floats());
+        let of = |t: &Tensor| t.floats().map(<[f32]>::to_vec);
+        let found = match self.sampled(at, anatomy, id, made)? {
+            Some(found) => found,
+            None => {
+                let env = self.interpret(at, &cut, &outputs)?;
+                let named = |name: &str| env.get(name).and_then(|t| of(t));
+                let made = of(made).ok_or("a core of other numbers")?;
+                Compared { made, core: named("core").ok_or("no reference")?, size: named("size").unwrap_or_default() }
+            }
+        };
+        let Compared { made, core, size } = &found;
         let largest = core.iter().fold(0f32, |m, x| m.max(x.abs()));
-        for (i, (a, b)) in found.iter().zip(core).enumerate() {
+        for (i, (a, b)) in made.iter().zip(core).enumerate() {
             // Sums of n terms err by about √n roundings; attention by the roundings of its scores, which stand in an exponent.
-            let bound = match size {
-                Some(size) => 2.0 * (terms.sqrt() + 1.0) * UNIT * f64::from(size[i]) + f64::from(f32::MIN_POSITIVE),
+            let bound = match size.get(i) {
+                Some(size) => 2.0 * (terms.sqrt() + 1.0) * UNIT * f64::from(*size) + f64::from(f32::MIN_POSITIVE),
                 None => 256.0 * UNIT * f64::from(largest) + f64::from(f32::MIN_POSITIVE),
             };
             let error = (f64::from(*a) - f64::from(*b)).abs();
@@ -352,8 +381,37 @@ impl Test<'_> {
             verdict.worst = verdict.worst.max(share);
         }
         verdict.bounded += core.len() as u64;
-        verdict.no_numbers += no_numbers(found);
+        verdict.no_numbers += no_numbers(made);
         Ok(())
+    }
+
+    /// Some numbers of a product whose weight is too large to interpret; `None` for any other core.
+    fn sampled(
+        &mut self,
+        at: &At<'_>,
+        anatomy: &Anatomy,
+        id: ValueId,
+        made: &Arc<Tensor>,
+    ) -> Result<Option<Compared>, String> {
+        let graph = &at.stage.graph.graph;
+        let operands = graph.operands(id);
+        let (Op::Linear { .. }, [x, w, ids @ ..]) = (&graph.node(id).op, operands.as_slice()) else { return Ok(None) };
+        let (Op::Weight(reference), Some(ty), Some(result)) = (&graph.node(*w).op, graph.tensor(*w), graph.tensor(id))
+        else {
+            return Ok(None);
+        };
+        if self.made.is_empty() {
+            return Ok(None);
+        }
+        let mut cut = Cut::new(graph, &anatomy.before, &at.made);
+        let outputs: Vec<_> =
+            std::iter::once(x).chain(ids).map(|operand| (operand.to_string(), cut.add(*operand))).collect();
+        let env = self.interpret(at, &cut, &outputs)?;
+        let operand = |id: &ValueId| env.get(&id.to_string()).ok_or("an operand was not interpreted");
+        let (x, ids) = (operand(x)?, ids.first().map(operand).transpose()?);
+        let weight = (reference, ty, at.layer);
+        let product = Product { op: &graph.node(id).op, result, weight, x, ids: ids.map(|t| &**t), made };
+        product.sampled(&self.made[at.rank], &self.facts, self.seed)
     }
 
     /// Row operations, on what the core left.
