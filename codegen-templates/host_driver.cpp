@@ -282,10 +282,13 @@ Result cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** g
   static FILE* log = getenv("HOST_MODEL_LOG") ? fopen(getenv("HOST_MODEL_LOG"), "a") : nullptr;
   if (log) { fprintf(log, "%s\n", function->name.c_str()); fflush(log); }
   const unsigned x = config->grid[0], y = config->grid[1], threads = config->block[0], bytes = config->shared_bytes;
+  // One start as threads are numbered, the next the other way round.
+  static unsigned starts = 0;
+  const bool backwards = starts++ % 2 == 1;
   auto run = [=] {
     std::vector<void*> cells;
     for (auto& cell : *held) cells.push_back(cell.data());
-    entry->run(x, y, threads, bytes, cells.data());
+    entry->run(x, y, threads, bytes, backwards, cells.data());
   };
   return add(config->stream, {run, function->name, false});
 }

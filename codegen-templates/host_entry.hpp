@@ -4,11 +4,12 @@
 #include <stdint.h>
 
 namespace model {
-// How a kernel is started: blocks, threads of each, bytes of shared memory, and where each parameter stands.
+// How a kernel is started: blocks, threads of each, bytes of shared memory, whether threads have their turns backwards, and where each
+// parameter stands.
 struct Entry {
   size_t count;
   const size_t* sizes;
-  void (*run)(unsigned x, unsigned y, unsigned threads, unsigned shared_bytes, void** given);
+  void (*run)(unsigned x, unsigned y, unsigned threads, unsigned shared_bytes, bool backwards, void** given);
 };
 // A map for the copy engine, as the model reads it.
 struct MapWords { uint64_t at, columns, rows; uint32_t box_columns, box_rows; };
@@ -28,8 +29,9 @@ template <class... P, void (*KERNEL)(P...)> struct Started<KERNEL> {
     (memcpy((void*)&std::get<I>(held), given[I], sizeof(P)), ...);
     start({x, y, 1}, (int)threads, [&] { KERNEL(std::get<I>(held)...); });
   }
-  static void run(unsigned x, unsigned y, unsigned threads, unsigned bytes, void** given) {
+  static void run(unsigned x, unsigned y, unsigned threads, unsigned bytes, bool turned, void** given) {
     shared_bytes = bytes;
+    backwards = turned;
     with(x, y, threads, given, std::index_sequence_for<P...>());
   }
   static constexpr Entry ENTRY = {sizeof...(P), SIZES, run};

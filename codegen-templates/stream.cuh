@@ -314,13 +314,13 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
 };
 
 // Sorts picks by the group that they name, stably, and cuts each group's picks into tiles of at most ROWS. Those that name none (-1: another
-// rank has it) are a group behind all others, whose weight lies behind the matrix.
+// rank has it) are a group behind all others, whose weight lies behind the matrix; there are none where ALL is GROUPS.
 //   plan[0] tiles, plan[1] where the sorted picks begin; from 4 on for each tile: group, first, count, whether it is none; then the picks.
-template <int GROUPS, int ROWS, int WARPS = 32> struct Sorted {
-  static constexpr int THREADS = WARPS * 32, ALL = GROUPS + 1, EACH = (ALL + THREADS - 1) / THREADS;
+template <int GROUPS, int ROWS, int WARPS = 32, int ALL = GROUPS + 1> struct Sorted {
+  static constexpr int THREADS = WARPS * 32, EACH = (ALL + THREADS - 1) / THREADS;
   static DEVICE int named(const int* ids, int at) {
     const int id = load_fresh(ids + at);
-    return id < 0 ? GROUPS : id;
+    return ALL > GROUPS && id < 0 ? GROUPS : id;
   }
   static DEVICE void run(const int* ids, int picks, int most_tiles, int* plan) {
     __shared__ int counts[WARPS][ALL];

@@ -174,18 +174,33 @@ impl Workshop {
     }
 
     /// Runs `beam-run selftest` on the artifact; gives verdicts by graph and region, and the kernels that were started.
-    /// X
     pub fn selftest(&self, artifact: &Path, arguments: &[&str]) -> (Vec<Verdict>, BTreeSet<String>) {
         let log = artifact.with_extension("log");
-        let mut command = Command::new(&Programs::built().beam_run);
-        command.current_dir(root()).arg("selftest").arg(artifact).args(["--executor", "cuda", "--json"]).args(arguments);
-        let done = command.env("LD_LIBRARY_PATH", self.folder.path()).env("HOST_MODEL_LOG", &log).output().expect("it runs");
-        let out = String::from_utf8_lossy(&done.stdout); println!("{:.300} {}", out, String::from_utf8_lossy(&done.stderr));
-        let said: Value = serde_json::from_str(&out)
-            .unwrap_or_else(|_| panic!("{arguments:?}: {out}{}", String::from_utf8_lossy(&done.stderr)));
-        let verdicts = said["regions"].as_array().into_iter().flatten().map(Verdict::of).collect();
+        let mut command = self.command("selftest", artifact, &[&["--executor", "cuda", "--json"], arguments].concat());
+        let done = command.env("HOST_MODEL_LOG", &log).output().expect("it runs");
+        let out = String::from_utf8_lossy(&done.stdout);
+        // Where a region is wrong, an error follows.
+        let said = serde_json::Deserializer::from_str(&out).into_iter::<Value>().next();
+        let regions = said.and_then(Result::ok).map(|said| said["regions"].clone()).filter(Value::is_array);
+        let Some(Value::Array(regions)) = regions else {
+            panic!("{arguments:?}: {out}{}", String::from_utf8_lossy(&done.stderr));
+        };
         let started = std::fs::read_to_string(&log).expect("what was started").lines().map(str::to_owned).collect();
-        (verdicts, started)
+        (regions.iter().map(Verdict::of).collect(), started)
+    }
+
+    /// Runs another command of `beam-run`; gives what it prints.
+    pub fn beam_run(&self, name: &str, artifact: &Path, arguments: &[&str]) -> String {
+        let done = self.command(name, artifact, arguments).output().expect("it runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    fn command(&self, name: &str, artifact: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&Programs::built().beam_run);
+        command.current_dir(root()).arg(name).arg(artifact).args(arguments);
+        command.env("LD_LIBRARY_PATH", self.folder.path());
+        command
     }
 }
 

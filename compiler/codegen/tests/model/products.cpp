@@ -199,7 +199,7 @@ template <class Core, class Ends, class W, int COLUMNS, int K, int ROWS> void ro
   using Stored = typename std::conditional<sizeof(W) == 2, bf16, float>::type;
   model::start({(u32)(COLUMNS + across - 1) / across, down, 1}, Own::THREADS, [&] {
     Own::run((const bf16*)x.data(), (const Stored*)w.data(), out.data(), rows, tickets.data(), Ends{ids.data()},
-             [&](int) { Sorted<COLUMNS, 16, 8>::run(ids.data(), rows, rows, plan.data()); });
+             [&](int) { Sorted<COLUMNS, 16, 8, COLUMNS>::run(ids.data(), rows, rows, plan.data()); });
   });
   constexpr bool TWO = std::is_same<Ends, Two<COLUMNS>>::value;
   for (int r = 0; r < rows; ++r) {
