@@ -93,7 +93,8 @@ fn rows_of_their_own_give_the_same_tokens() {
     let workshop = Workshop::new();
     let artifact = workshop.artifact("ranks", generated(ROWS, "dp=2", &FEWEST));
     let prompts = workshop.at("prompts.json");
-    std::fs::write(&prompts, r#"{"tokens": [[1, 2, 3, 4, 5], [700, 20, 9], [11, 12, 13, 14, 15, 16, 17]]}"#).expect("prompts");
+    std::fs::write(&prompts, r#"{"tokens": [[1, 2, 3, 4, 5], [700, 20, 9], [11, 12, 13, 14, 15, 16, 17]]}"#)
+        .expect("prompts");
     let cpu = workshop.at("cpu");
     let made = suites::Programs::built().beamc(&["compile", "benches/rows.toml", "--target", "cpu", "-o", text(&cpu)]);
     assert_eq!(made.code, 0, "{}", made.err);

@@ -41,7 +41,9 @@ impl Maker<'_> {
                 None => ends.push(Ending { values: Vec::new(), rows, outputs, in_place: false, copies: false }),
             }
         }
-        let [behind] = ends.as_slice() else { return Err("several strands behind rows that are taken home".to_owned()) };
+        let [behind] = ends.as_slice() else {
+            return Err("several strands behind rows that are taken home".to_owned());
+        };
         let rows = self.rows_of(operand);
         let is = |rows: &[Axis], name: &str| rows.iter().map(|a| a.name.as_str()).eq([name]);
         if !is(&rows, &axis) || !is(&behind.rows, &into) {
@@ -49,7 +51,13 @@ impl Maker<'_> {
         }
         let outputs = self.left(&anatomy.before);
         let before = Ending { values: anatomy.before.clone(), rows, outputs, in_place: false, copies: false };
-        self.sum((sum, operand), &before, behind, &(over.clone(), Order::Serial), Some(Param::Brought { axis: into, over }))
+        self.sum(
+            (sum, operand),
+            &before,
+            behind,
+            &(over.clone(), Order::Serial),
+            Some(Param::Brought { axis: into, over }),
+        )
     }
 
     /// The kernel of a sum over ranks: own terms are sent, and what is computed from the sum stands behind it.

@@ -54,7 +54,8 @@ pub fn generated(small: Small<'_>, mesh: &str, buckets: &[(ir::RowsPerSequence, 
         ..Choices::default()
     };
     let checked = check_path(&root().join("model-spec").join(small.spec), &Library::embedded(), &choices);
-    let model = checked.model.unwrap_or_else(|| panic!("{}", spec::render(&checked.diagnostics, &checked.sources, false)));
+    let model =
+        checked.model.unwrap_or_else(|| panic!("{}", spec::render(&checked.diagnostics, &checked.sources, false)));
     let compile = Compile { target: &target, mesh: &mesh, exact: true, unpack: &[] };
     let stages = Stages::compile(model, &compile).unwrap_or_else(|e| panic!("{}: {}; {}", e.code, e.message, e.help));
     let made = codegen::generate(&stages.kernels, &stages.plan, Machine::of(&target));
@@ -92,7 +93,10 @@ impl Workshop {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("all.hpp"), "#include \"prelude.cuh\"\n#include \"host_entry.hpp\"\n").expect("a header");
         let mut header = compiler();
-        done(header.args(OPTIONS).args(["-x", "c++-header"]).arg(at("all.hpp")).arg("-o").arg(at("all.hpp.gch")), "header");
+        done(
+            header.args(OPTIONS).args(["-x", "c++-header"]).arg(at("all.hpp")).arg("-o").arg(at("all.hpp.gch")),
+            "header",
+        );
         let mut driver = compiler();
         driver.args(["-O1", "-std=c++17", "-fPIC", "-shared"]).arg(templates().join("host_driver.cpp"));
         done(driver.arg("-o").arg(at("libcuda.so")), "driver");

@@ -336,13 +336,14 @@ impl CudaExecutor {
         let choices = if let Last::InFlight(wanted) = self.last { wanted } else { 0 };
         let tokens = (self.tokens_end, choices);
         let given = (step, &mut self.homes);
-        let Begun { bucket, counts, places } = match begin(&self.ranks, &mut staging, given, &self.facts, tokens, self.start) {
-            Ok(begun) => begun,
-            Err(error) => {
-                self.staging.push(staging);
-                return Err(error);
-            }
-        };
+        let Begun { bucket, counts, places } =
+            match begin(&self.ranks, &mut staging, given, &self.facts, tokens, self.start) {
+                Ok(begun) => begun,
+                Err(error) => {
+                    self.staging.push(staging);
+                    return Err(error);
+                }
+            };
         // Blocks to verify are accepted by the host, which needs whole distributions.
         let chooses = self.facts.takes_choices && step.blocks.is_empty();
         let choice = |w| if chooses { Choice::of(w, self.facts.vocab) } else { None };

@@ -36,7 +36,11 @@ const NOBODY: u8 = u8::MAX;
 impl Homes {
     /// Places of a mesh's rows, with pools of so many pages.
     pub fn new(places: usize, only: Option<usize>, pool_pages: &[usize]) -> Homes {
-        Homes { places: places.clamp(1, MOST_RANKS), only, of_page: pool_pages.iter().map(|n| vec![NOBODY; *n]).collect() }
+        Homes {
+            places: places.clamp(1, MOST_RANKS),
+            only,
+            of_page: pool_pages.iter().map(|n| vec![NOBODY; *n]).collect(),
+        }
     }
 
     /// Whether ranks bring rows of their own.
@@ -89,7 +93,8 @@ impl Homes {
 /// What the ranks of a place run.
 pub fn part(step: &Step, rows: &Rows, places: &[usize], place: usize) -> Part {
     let mut own = Step { entry: step.entry.clone(), ..Step::default() };
-    let mut found = Rows { start: rows.start, pages: rows.pages.iter().map(|_| Vec::new()).collect(), ..Rows::default() };
+    let mut found =
+        Rows { start: rows.start, pages: rows.pages.iter().map(|_| Vec::new()).collect(), ..Rows::default() };
     for (s, sequence) in step.sequences.iter().enumerate().filter(|(s, _)| places.get(*s) == Some(&place)) {
         let (start, of) = (own.tokens.len(), sequence.start..sequence.start + sequence.len);
         let moved = |w: &&WantedRow| of.contains(&w.row);

@@ -271,8 +271,9 @@ impl Test<'_> {
                 operands = vec![operands[0].clone(); self.mesh.ranks() as usize];
             }
             let (counts, loaded) = all.first().map(|at| (at.counts, at.loaded)).ok_or("no rank runs")?;
-            let own_rows =
-                |rank: usize, axis: &str| counts.of(Some(axis), loaded.mesh.place(rank as u64, &loaded.spread) as usize).ok();
+            let own_rows = |rank: usize, axis: &str| {
+                counts.of(Some(axis), loaded.mesh.place(rank as u64, &loaded.spread) as usize).ok()
+            };
             let ranks = interp::Ranks { mesh: &self.mesh, facts: &self.facts, own_rows: &own_rows };
             let ty = graph.tensor(id).ok_or("what is exchanged is no tensor")?;
             let results = interp::exchange(&graph.node(id).op, &ranks, &operands, ty).map_err(|e| e.to_string())?;

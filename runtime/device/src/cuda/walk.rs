@@ -6,7 +6,9 @@ use super::load::Weights;
 use super::ranks::{Known, Letterboxes, MOST_RANKS};
 use super::tables::Tables;
 use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
-use ir::{ALL_ROWS, BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
+use ir::{
+    ALL_ROWS, BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS,
+};
 use std::cell::Cell;
 
 /// Scratch places begin at multiples of this.
