@@ -6,9 +6,7 @@ mod hosted;
 
 use hosted::{Small, Verdict, Workshop, generated};
 use ir::RowsPerSequence::{self, One, Ragged};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use suites::root;
+use std::collections::BTreeSet;
 
 type Buckets = [(RowsPerSequence, u64); 2];
 
@@ -85,75 +83,4 @@ fn ranks_exchange_rows() {
         runs(ROWS, mesh, &[FEWEST], MADE_UP);
     }
     runs(ROWS, "dp=2", &[FEWEST], &["--synthetic", "3", "--on-device", "--rank-of", "dp=2"]);
-}
-
-/// Sequences go to ranks of their own and stay there: tokens are those of the `cpu` executor.
-#[test]
-fn rows_of_their_own_give_the_same_tokens() {
-    let workshop = Workshop::new();
-    let artifact = workshop.artifact("ranks", generated(ROWS, "dp=2", &FEWEST));
-    let prompts = workshop.at("prompts.json");
-    std::fs::write(&prompts, r#"{"tokens": [[1, 2, 3, 4, 5], [700, 20, 9], [11, 12, 13, 14, 15, 16, 17]]}"#)
-        .expect("prompts");
-    let cpu = workshop.at("cpu");
-    let made = suites::Programs::built().beamc(&["compile", "benches/rows.toml", "--target", "cpu", "-o", text(&cpu)]);
-    assert_eq!(made.code, 0, "{}", made.err);
-    let given = ["--model", "examples/beam-nano", "--tokens", text(&prompts), "--max-tokens", "4"];
-    let wanted = workshop.beam_run("generate", &cpu, &[given.as_slice(), &["--executor", "cpu"]].concat());
-    let found = workshop.beam_run("generate", &artifact, &[given.as_slice(), &["--executor", "cuda"]].concat());
-    assert_eq!(found, wanted);
-    assert!(wanted.contains("tokens"), "{wanted}");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path of text")
-}
-
-struct Bug {
-    round: u32,
-    kernel: String,
-    missed: bool,
-    from: String,
-    to: String,
-}
-
-fn bugs() -> Vec<Bug> {
-    let list = std::fs::read_to_string(root().join("tests/tests/hosted/bugs.txt")).expect("the list");
-    let bug = |part: &str| {
-        let (head, body) = part.split_once('\n').expect("a head");
-        let (from, to) = body.split_once("\n---- in place of it\n").expect("two texts");
-        let (names, missed) = head.split_once(" missed: ").map_or((head, false), |(names, _)| (names, true));
-        let (round, kernel) = names.split_once(' ').expect("two names");
-        let to = to.trim_end_matches('\n').to_owned();
-        Bug { round: round.parse().expect("a round"), kernel: kernel.to_owned(), missed, from: from.to_owned(), to }
-    };
-    list.split("\n==== ").skip(1).map(bug).collect()
-}
-
-#[test]
-fn bugs_in_generated_kernels_are_found() {
-    let (bugs, workshop) = (bugs(), Workshop::new());
-    let missed = bugs.iter().filter(|b| b.missed).count();
-    assert!(bugs.len() >= 12 && missed * 10 <= bugs.len(), "{missed} of {} bugs are not shown", bugs.len());
-    for round in bugs.iter().map(|b| b.round).collect::<BTreeSet<_>>() {
-        let mut made = generated(NANO, "", &FEWEST);
-        // Names of kernels and whether their bugs show.
-        let mut planted: BTreeMap<String, bool> = BTreeMap::new();
-        for bug in bugs.iter().filter(|b| b.round == round) {
-            let of = |s: &&mut codegen::Source| s.name.starts_with(&bug.kernel) && s.text.contains(&bug.from);
-            let source = made.1.sources.iter_mut().find(of);
-            let source = source.unwrap_or_else(|| panic!("no kernel {} has `{}`", bug.kernel, bug.from));
-            source.text = source.text.replacen(&bug.from, &bug.to, 1);
-            assert!(planted.insert(source.name.clone(), !bug.missed).is_none(), "{} has two bugs", source.name);
-        }
-        let artifact = workshop.artifact(&format!("round{round}"), made);
-        let (verdicts, _) = workshop.selftest(&artifact, &["--model", "examples/beam-nano"]);
-        for (kernel, shows) in &planted {
-            let of = verdicts.iter().filter(|v| v.kernels.contains(kernel));
-            assert_eq!(of.clone().any(|v| !v.is_right), *shows, "{kernel}: {:?}", of.collect::<Vec<_>>());
-        }
-        for v in verdicts.iter().filter(|v| !v.is_right) {
-            assert!(v.kernels.iter().any(|k| planted.get(k) == Some(&true)), "nothing was planted into {v:?}");
-        }
-    }
 }

@@ -193,13 +193,6 @@ impl Workshop {
         (regions.iter().map(Verdict::of).collect(), started)
     }
 
-    /// Runs another command of `beam-run`; gives what it prints.
-    pub fn beam_run(&self, name: &str, artifact: &Path, arguments: &[&str]) -> String {
-        let done = self.command(name, artifact, arguments).output().expect("it runs");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8_lossy(&done.stdout).into_owned()
-    }
-
     fn command(&self, name: &str, artifact: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(&Programs::built().beam_run);
         command.current_dir(root()).arg(name).arg(artifact).args(arguments);
