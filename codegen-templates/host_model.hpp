@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +39,11 @@ struct alignas(64) TensorMap { const u8* at; u64 columns, rows; u32 box_columns,
 #define DYNAMIC_SHARED(name) u8* name = model::shared.data()
 
 namespace model {
-constexpr u32 SHARED_BYTES = 229376;
+constexpr u32 SHARED_BYTES = 232448;  // most that a block of an sm_90 gets
+#ifndef HOST_MODEL_PATIENCE
+#define HOST_MODEL_PATIENCE 60000
+#endif
+constexpr u64 PATIENCE = HOST_MODEL_PATIENCE;  // how often a thread asks for another rank's word
 struct Index { u32 x, y, z; };
 struct Meeting { int here = 0; u64 round = 0; };
 struct Barrier { int arrivals, open; i64 bytes; u32 phase; };
@@ -69,6 +74,7 @@ inline Index block, grid;
 inline int threads, current;
 inline bool backwards;  // the order in which threads have their turns
 inline u64 progress;
+inline u32 shared_bytes = SHARED_BYTES;  // what the start gives
 inline ucontext_t scheduler;
 inline jmp_buf scheduler_place;
 inline std::function<void()> body;
@@ -76,7 +82,7 @@ inline std::function<void()> body;
 [[noreturn]] inline void fault(const char* what) {
   printf("fault: %s, block %u %u, thread %d\n", what, block.x, block.y, fibers.empty() ? -1 : fibers[current].thread);
   fflush(stdout);
-  exit(3);
+  _exit(3);
 }
 inline Fiber& own() { return fibers[current]; }
 inline int thread() { return own().thread; }
@@ -108,7 +114,7 @@ inline Barrier& barrier(u32 at) {
   if (found == barriers.end()) fault("a barrier that was not begun");
   return found->second;
 }
-inline void check(u32 at, u32 bytes) { if (at + bytes > SHARED_BYTES) fault("shared memory ends"); }
+inline void check(u32 at, u32 bytes) { if (at + bytes > shared_bytes) fault("shared memory ends"); }
 inline u32 swizzled(u32 at) { return at ^ (((at >> 7) & 7) << 4); }
 inline void bring(const Tile& t) {
   if (t.to % 1024 != 0) fault("a swizzled tile begins at no multiple of 1024 bytes");
@@ -275,7 +281,7 @@ DEVICE void announce(u32* to, u32 turn) {
 }
 DEVICE void hear(const u32* from, u32 turn) {
   for (u64 tries = 0; (int)(__atomic_load_n(from, __ATOMIC_ACQUIRE) - turn) < 0; ++tries) {
-    if (tries > 300000) model::fault("another rank is never heard");
+    if (tries > model::PATIENCE) model::fault("another rank is never heard");
     if (tries % 4 == 3) sched_yield();
     ++model::progress;
     model::turn();

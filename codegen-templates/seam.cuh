@@ -18,6 +18,14 @@ struct Peers {
   int as[MOST_RANKS];        // the place under which this rank is known to each
 };
 
+// Token rows that ranks of a group bring, each its own, by their places.
+struct Brought {
+  int rows[MOST_RANKS];      // how many
+  int first[MOST_RANKS];     // the first among those of all ranks, one rank's behind the other's
+  int at[MOST_RANKS];        // the same of the own rows, in each rank's memory
+  int all, most;             // how many all ranks have, and the one that has most
+};
+
 // A meeting of a block with the same block of all other ranks.
 template <int RANKS> struct Meeting {
   const Peers& peers;
@@ -99,4 +107,51 @@ template <int RANKS, int WORDS, int THREADS> struct Joined {
     meeting.meet();
     meeting.end();
   }
+};
+
+// Rows of WORDS 16-byte words that every rank brings, on all ranks, one rank's behind the other's.
+template <int RANKS, int WORDS, int THREADS> struct Rows {
+  static DEVICE void run(const Peers& peers, const Brought& brought, const u8* own, u8* whole, int rows) {
+    wait_for_earlier();
+    // As many blocks as the rows of all take, so that the same ones meet on every rank.
+    const u64 needed = ((u64)brought.all * WORDS + THREADS - 1) / THREADS, blocks = needed < gridDim.x ? needed : gridDim.x;
+    if (blockIdx.x >= blocks) return;
+    Meeting<RANKS> meeting(peers);
+    ++meeting.turn;
+    meeting.meet();
+    for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < (u64)rows * WORDS; i += blocks * THREADS) {
+      const Words4 word = ((const Words4*)own)[i];
+#pragma unroll
+      for (int r = 0; r < RANKS; ++r) post_word((Words4*)(whole + peers.shift[r]) + (u64)brought.at[r] * WORDS + i, word);
+    }
+    ++meeting.turn;
+    meeting.meet();
+    meeting.end();
+  }
+};
+
+// Rows of ROW numbers that all ranks add and of which each takes its own: ROWS of every rank at once in a block.
+template <int RANKS, class T, int ROW, int ROWS, class Order> struct Home : Link<RANKS, T, ROW, ROWS, Order> {
+  using Own = Link<RANKS, T, ROW, ROWS, Order>;
+  const Brought& brought;
+  int round, own, to;
+  DEVICE Home(const Peers& peers, const Brought& of, int rows) : Own(peers, rows), brought(of), round(blockIdx.x * ROWS), own(rows), to(0) {}
+  DEVICE bool more() const { return round < brought.most; }
+  // Goes on to what is added for a rank; whether it takes any rows.
+  DEVICE bool towards(int rank) {
+    __syncthreads();
+    to = rank;
+    this->begin = brought.first[rank] + round;
+    this->rows = brought.first[rank] + brought.rows[rank];
+    return this->begin < this->rows;
+  }
+  // Goes on to the own rows, which all ranks have sent.
+  DEVICE bool back() {
+    this->begin = round;
+    this->rows = own;
+    return round < own;
+  }
+  DEVICE void send(int line, int at, float x) const { post((T*)(this->meeting.peers.box[to] + this->area) + line * ROW + at, x); }
+  DEVICE void send8(int line, int at, const float (&x)[8]) const { post8((T*)(this->meeting.peers.box[to] + this->area) + line * ROW + at, x); }
+  DEVICE void next() { round += gridDim.x * ROWS; }
 };

@@ -59,14 +59,15 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
   struct Picked {
     static constexpr bool GROUPED = true, SIDE_BY_SIDE = false;
     const int* plan;  // what `Sorted` leaves
-    int each, group, first, count;
-    DEVICE Picked(const int* plan_, int each_) : plan(plan_), each(each_), group(0), first(0), count(0) {}
+    int each, group, first, count, is_absent;
+    DEVICE Picked(const int* plan_, int each_) : plan(plan_), each(each_), group(0), first(0), count(0), is_absent(0) {}
     DEVICE int tiles() const { return plan[0] * ACROSS; }
     DEVICE int column(int tile) {
       const int* entry = plan + 4 + tile / ACROSS * 4;
       group = entry[0];
       first = entry[1];
       count = entry[2];
+      is_absent = entry[3];
       return tile % ACROSS;
     }
     DEVICE int weight_row(int column) const { return group * COLUMNS + column * WIDTH; }
@@ -274,6 +275,10 @@ template <int COLUMNS, int K, int CUTS, int GRANULE, int ROWS, int STAGES, int S
 #pragma unroll
         for (int part = 0; part < SPLIT; ++part) add(d, kept + part * ROWS * WIDTH, half, own);
       }
+      if constexpr (Source::GROUPED)
+        if (source.is_absent)
+#pragma unroll
+          for (int i = 0; i < ROWS / 2; ++i) d[i] = absent();
       finish(d, source, column, out, memory, half, own, ends);
     }
   }
@@ -339,21 +344,26 @@ template <int K, int ROWS> struct Gather {
   }
 };
 
-// Sorts picks by the group that they name, stably, and cuts each group's picks into tiles of at most ROWS.
-//   plan[0] tiles, plan[1] where the sorted picks begin; from 4 on for each tile: group, first, count, 0; then the picks.
-template <int GROUPS, int ROWS, int WARPS = 32> struct Sorted {
-  static constexpr int THREADS = WARPS * 32, EACH = (GROUPS + THREADS - 1) / THREADS;
+// Sorts picks by the group that they name, stably, and cuts each group's picks into tiles of at most ROWS. Those that name none (-1: another
+// rank has it) are a group behind all others, whose weight lies behind the matrix; there are none where ALL is GROUPS.
+//   plan[0] tiles, plan[1] where the sorted picks begin; from 4 on for each tile: group, first, count, whether it is none; then the picks.
+template <int GROUPS, int ROWS, int WARPS = 32, int ALL = GROUPS + 1> struct Sorted {
+  static constexpr int THREADS = WARPS * 32, EACH = (ALL + THREADS - 1) / THREADS;
+  static DEVICE int named(const int* ids, int at) {
+    const int id = load_fresh(ids + at);
+    return ALL > GROUPS && id < 0 ? GROUPS : id;
+  }
   static DEVICE void run(const int* ids, int picks, int most_tiles, int* plan) {
-    __shared__ int counts[WARPS][GROUPS];
+    __shared__ int counts[WARPS][ALL];
     __shared__ int begins[EACH * THREADS], tiles_before[EACH * THREADS];
     wait_for_earlier();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int part = (picks + WARPS * 32 - 1) / (WARPS * 32) * 32;
     const int first = warp * part, end = first + part < picks ? first + part : picks;
-    for (int i = threadIdx.x; i < WARPS * GROUPS; i += THREADS) counts[i / GROUPS][i % GROUPS] = 0;
+    for (int i = threadIdx.x; i < WARPS * ALL; i += THREADS) counts[i / ALL][i % ALL] = 0;
     __syncthreads();
     for (int at = first; at < first + part; at += 32) {
-      const int id = at + lane < end ? load_fresh(ids + at + lane) : -1;
+      const int id = at + lane < end ? named(ids, at + lane) : -1;
       const u32 same = lanes_with(id);
       if (id >= 0 && lowest_lane(same) == lane) counts[warp][id] += lanes_in(same);
       __syncwarp();
@@ -365,7 +375,7 @@ template <int GROUPS, int ROWS, int WARPS = 32> struct Sorted {
     for (int i = 0; i < EACH; ++i) {
       const int g = i * THREADS + threadIdx.x;
       int total = 0;
-      if (g < GROUPS)
+      if (g < ALL)
         for (int w = 0; w < WARPS; ++w) {
           const int n = counts[w][g];
           counts[w][g] = total;
@@ -402,20 +412,20 @@ template <int GROUPS, int ROWS, int WARPS = 32> struct Sorted {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
       const int g = i * THREADS + threadIdx.x, total = totals[i];
-      if (g >= GROUPS) break;
+      if (g >= ALL) break;
       const int begin = begins[g] - total, count = (total + ROWS - 1) / ROWS, tile = tiles_before[g] - count;
       for (int t = 0; t < count; ++t) {
         int* entry = plan + 4 + (tile + t) * 4;
         entry[0] = g;
         entry[1] = begin + t * ROWS;
         entry[2] = total - t * ROWS < ROWS ? total - t * ROWS : ROWS;
-        entry[3] = 0;
+        entry[3] = g == GROUPS;
       }
       begins[g] = begin;
     }
     __syncthreads();
     for (int at = first; at < first + part; at += 32) {
-      const int id = at + lane < end ? load_fresh(ids + at + lane) : -1;
+      const int id = at + lane < end ? named(ids, at + lane) : -1;
       const u32 same = lanes_with(id);
       if (id >= 0) plan[picks_at + begins[id] + counts[warp][id] + lanes_in(same & ((1u << lane) - 1u))] = at + lane;
       __syncwarp();

@@ -211,6 +211,13 @@ pub enum Param {
         /// Bytes that a block sends to each rank at once.
         slot_bytes: u64,
     },
+    /// Token rows that each rank of a group brings, 104 bytes by value.
+    Brought {
+        /// Row axis.
+        axis: String,
+        /// Mesh axes that its rows are spread over.
+        over: Vec<String>,
+    },
     /// An i32: the first position of the rank's own part of an axis, or the one behind its last.
     Own {
         /// The axis.

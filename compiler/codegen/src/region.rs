@@ -155,10 +155,12 @@ impl Maker<'_> {
         if let Some(sum) = anatomy.exchange {
             return self.seam(sum, ends);
         }
-        if let Some(core) = anatomy.core.filter(|c| matches!(self.graph().node(*c).op, Op::AllGather { .. })) {
-            return self.gather(anatomy, core);
-        }
         if let Some(core) = anatomy.core {
+            match self.graph().node(core).op {
+                Op::AllGather { .. } => return self.gather(anatomy, core, ends),
+                Op::ReduceScatter { .. } => return self.home(anatomy, core, ends),
+                _ => {}
+            }
             ends = self.core(anatomy, core, ends)?;
         }
         for ending in ends {
@@ -285,7 +287,7 @@ impl Maker<'_> {
     }
 
     /// A place for a value: its own in the arena if it leaves, scratch otherwise.
-    fn result_place(&mut self, id: ValueId) -> Result<Param, String> {
+    pub(crate) fn result_place(&mut self, id: ValueId) -> Result<Param, String> {
         if self.leaving[id.0 as usize] {
             return Ok(Param::Value(id));
         }
@@ -494,7 +496,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn rows(&mut self, ending: Ending) -> Result<(), String> {
+    pub(crate) fn rows(&mut self, ending: Ending) -> Result<(), String> {
         if ending.copies {
             let Some((id, sink)) = ending.outputs.into_iter().next() else { return Ok(()) };
             return self.copy(id, ending.rows, sink);
@@ -506,7 +508,7 @@ impl Maker<'_> {
     }
 
     /// Starts the row kernels that wait: what is computed of one core's result runs side by side.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         for parts in rows::grouped(std::mem::take(&mut self.open)) {
             let stem = stem(&self.region.name, "rows");
             let threads = parts.iter().map(|p| p.threads).max().unwrap_or(1);

@@ -91,7 +91,9 @@ fn route(
         params.extend([core.address(*ids)?, count, Param::Picks { per_row: picks.per_row }]);
         declared = ", const int* ids, const int picks, int* plan";
         let groups = picks.groups;
-        after = format!("[&](int) {{ Sorted<{groups}, {tile}, {PRODUCT_WARPS}>::run(ids, picks, picks, plan); }}");
+        after = format!(
+            "[&](int) {{ Sorted<{groups}, {tile}, {PRODUCT_WARPS}, {groups}>::run(ids, picks, picks, plan); }}"
+        );
     }
     params.extend(ends.params.iter().cloned());
     let _ = writeln!(

@@ -19,13 +19,19 @@ pub(crate) struct Rows {
 }
 
 /// Physical pages that a sequence's rows write or see.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
     first: usize,
     physical: Vec<usize>,
 }
 
 impl Pages {
+    /// Pages from one on.
+    #[cfg(test)]
+    pub fn of(first: usize, physical: &[usize]) -> Pages {
+        Pages { first, physical: physical.to_vec() }
+    }
+
     /// Physical page behind a page of the sequence that one of its rows writes or sees; the sink for any other.
     pub fn get(&self, page: usize) -> usize {
         self.physical.get(page.wrapping_sub(self.first)).copied().unwrap_or(0)

@@ -107,13 +107,14 @@ fn is_group(body: &Body, index: &Index) -> bool {
 }
 
 /// The text of a kernel that exchanges rows; its entry is called `@NAME@`. Its parameters are those of the exchange, then `before`'s, then `behind`'s.
+/// Where `is_home`, ranks bring rows of their own: what stands before has those of all ranks, and each takes its own sums.
 pub fn seam(
-    before: &RowKernel,
-    behind: &RowKernel,
+    (before, behind): (&RowKernel, &RowKernel),
     ranks: u64,
     of: DType,
     row: u64,
     order: &Order,
+    is_home: bool,
 ) -> Result<String, String> {
     let order = match order {
         Order::Serial => "Ascending",
@@ -122,8 +123,8 @@ pub fn seam(
     };
     let (threads, rows) = (behind.threads, behind.threads / behind.lanes.max(1));
     let mut text = format!("{}{}#include \"seam.cuh\"\n\n", before.head, behind.head);
-    let of = memory_type(of);
-    let _ = writeln!(text, "using Own = Link<{ranks}, {of}, {row}, {rows}, {order}>;");
+    let (of, kind) = (memory_type(of), if is_home { "Home" } else { "Link" });
+    let _ = writeln!(text, "using Own = {kind}<{ranks}, {of}, {row}, {rows}, {order}>;");
     let (mut all, mut calls, mut ahead) = (Vec::new(), Vec::new(), String::new());
     for (number, (name, part)) in [("before", before), ("behind", behind)].into_iter().enumerate() {
         let signature: String = part.signature.iter().map(|s| format!(", {s}")).collect();
@@ -138,12 +139,27 @@ pub fn seam(
         calls.push(format!("{name}::run(link{arguments});"));
         all.extend(part.signature.iter().map(|s| format!(", {s}_{number}")));
     }
+    let (brought, given, exchange) = if is_home {
+        let send = format!(
+            "#pragma unroll 1\n    for (int rank = 0; rank < {ranks}; ++rank)\n      if (link.towards(rank)) {}",
+            calls[0]
+        );
+        let exchange = format!(
+            "  while (link.more()) {{\n    link.open();\n{send}\n    link.exchange();\n    if (link.back()) {}\n    link.next();\n  }}\n",
+            calls[1]
+        );
+        (", const __grid_constant__ Brought brought", ", brought", exchange)
+    } else {
+        let exchange = format!(
+            "  for (; link.begin < rows; link.next()) {{\n    link.open();\n    {}\n    link.exchange();\n    {}\n  }}\n",
+            calls[0], calls[1]
+        );
+        ("", "", exchange)
+    };
     let _ = writeln!(
         text,
-        "extern \"C\" __global__ void __launch_bounds__({threads}, 1) @NAME@(const __grid_constant__ Peers peers, const int rows{}) {{\n{ahead}  wait_for_earlier();\n  Own link(peers, rows);\n  for (; link.begin < rows; link.next()) {{\n    link.open();\n    {}\n    link.exchange();\n    {}\n  }}\n  link.close();\n}}",
+        "extern \"C\" __global__ void __launch_bounds__({threads}, 1) @NAME@(const __grid_constant__ Peers peers{brought}, const int rows{}) {{\n{ahead}  wait_for_earlier();\n  Own link(peers{given}, rows);\n{exchange}  link.close();\n}}",
         all.concat(),
-        calls[0],
-        calls[1]
     );
     Ok(text)
 }

@@ -15,7 +15,7 @@ struct Shared {
   u8 box[MOST_RANKS][BLOCKS * 2 * MOST_RANKS * SLOT];
   u32 counters[MOST_RANKS][BLOCKS * MOST_RANKS];
   u32 turns[MOST_RANKS][BLOCKS];
-  Words4 whole[MOST_RANKS][MOST_ROWS * MOST_RANKS * WORDS];
+  Words4 whole[MOST_RANKS][104 * WORDS];  // 104: eight ranks with 13 rows each
 };
 
 static float term(int rank, int launch, int row, int at) {
@@ -99,6 +99,84 @@ template <int RANKS> void parts(Shared* all, int rank, bool alone, int rows) {
       }
 }
 
+// Rows that ranks bring: `given` by place. Alone, a rank is at every place with its own.
+static Brought brought(const std::vector<int>& given, int own, bool alone) {
+  Brought b{};
+  const int ranks = (int)given.size();
+  for (int r = 0, first = 0; r < ranks; ++r) {
+    const int rows = alone ? given[own] : given[r];
+    b.rows[r] = rows;
+    b.first[r] = b.at[r] = first;
+    first += rows;
+    b.all = first;
+    b.most = std::max(b.most, rows);
+  }
+  const int first = b.first[own];
+  for (int r = 0; r < ranks; ++r) (alone ? b.first : b.at)[r] = first;
+  return b;
+}
+
+template <int RANKS> void rows(Shared* all, int rank, bool alone, const std::vector<int>& given) {
+  const Peers peers = known(all, RANKS, rank, alone);
+  const Brought of = brought(given, rank, alone);
+  const int own = given[rank];
+  std::vector<Words4> part(own * WORDS);
+  for (u32 i = 0; i < part.size(); ++i) part[i] = {(u32)rank, i, i * i, ~i};
+  model::start({BLOCKS, 1, 1}, THREADS, [&] { Rows<RANKS, WORDS, THREADS>::run(peers, of, (const u8*)part.data(), (u8*)all->whole[rank], own); });
+  int at = 0;
+  for (int r = 0; r < RANKS; ++r)
+    for (u32 i = 0; i < (u32)of.rows[r] * WORDS; ++i, ++at) {
+      const Words4 found = all->whole[rank][at];
+      const u32 from = alone ? rank : r;
+      if (found.a != from || found.b != i || found.c != i * i || found.d != ~i) wrong("a row", rank, r, i, found.a, from);
+    }
+}
+
+template <int RANKS> void rows_kernel(const Peers& peers, const Brought& of, const float* x, float* out, int own) {
+  constexpr int LANES = THREADS / ROWS;
+  Home<RANKS, float, ROW, ROWS, Ascending> link(peers, of, own);
+  while (link.more()) {
+    link.open();
+    const int lane = threadIdx.x % LANES, sub = threadIdx.x / LANES;
+    for (int rank = 0; rank < RANKS; ++rank) {
+      if (!link.towards(rank)) continue;
+      const bool live = link.begin + sub < link.rows;
+      const int row = live ? link.begin + sub : link.rows - 1;
+      for (int e = lane * 8; e < ROW; e += LANES * 8) {
+        float o[8];
+        load8(o, x + row * ROW + e);
+        if (live && e == 8) for (int i = 0; i < 8; ++i) link.send(sub, e + i, o[i]);
+        else if (live) link.send8(sub, e, o);
+      }
+    }
+    link.exchange();
+    if (link.back()) {
+      const bool live = link.begin + sub < link.rows;
+      for (int e = lane * 8; e < ROW && live; e += LANES * 8) {
+        float m[8];
+        link.take8(m, sub, e);
+        store8(out + (link.begin + sub) * ROW + e, m);
+      }
+    }
+    link.next();
+  }
+  link.close();
+}
+
+template <int RANKS> void home(Shared* all, int rank, bool alone, int launch, const std::vector<int>& given) {
+  const Peers peers = known(all, RANKS, rank, alone);
+  const Brought of = brought(given, rank, alone);
+  const int own = given[rank];
+  std::vector<float> x(of.all * ROW), out(own * ROW, NAN);
+  for (int i = 0; i < of.all * ROW; ++i) x[i] = term(rank, launch, i / ROW, i % ROW);
+  model::start({BLOCKS, 1, 1}, THREADS, [&] { rows_kernel<RANKS>(peers, of, x.data(), out.data(), own); });
+  for (int i = 0; i < own * ROW; ++i) {
+    const int row = (alone ? of.first : of.at)[0] + i / ROW, at = i % ROW;
+    const float wanted = Ascending::sum<RANKS>([&](int r) { return term(alone ? rank : r, launch, row, at); });
+    if (to_bits(out[i]) != to_bits(wanted)) wrong("a row's sum", rank, row, at, out[i], wanted);
+  }
+}
+
 // Launches of different sizes one after the other, as a step has them; how often blocks met is known.
 template <int RANKS> void rank_of(Shared* all, int rank, bool alone) {
   sums<RANKS, float, Ascending>(all, rank, alone, 0, 7);
@@ -106,7 +184,16 @@ template <int RANKS> void rank_of(Shared* all, int rank, bool alone) {
   parts<RANKS>(all, rank, alone, MOST_ROWS);
   sums<RANKS, bf16, Ascending>(all, rank, alone, 2, 5);
   sums<RANKS, float, Ascending>(all, rank, alone, 3, 7);
-  const u32 met[BLOCKS] = {1 + 1 + 2 + 1 + 1, 1 + 1 + 1};
+  // Many rows of some ranks, few or none of others.
+  const std::vector<int> many = {13, 3, 0, 9, 1, 0, 2, 5}, few = {2, 0, 1, 0, 0, 0, 0, 0};
+  const auto of = [](const std::vector<int>& all) { return std::vector<int>(all.begin(), all.begin() + RANKS); };
+  rows<RANKS>(all, rank, alone, of(many));
+  home<RANKS>(all, rank, alone, 4, of(many));
+  rows<RANKS>(all, rank, alone, of(few));
+  home<RANKS>(all, rank, alone, 5, of(few));
+  home<RANKS>(all, rank, alone, 6, of(many));
+  const bool both = brought(of(many), rank, alone).all * WORDS > THREADS;
+  const u32 met[BLOCKS] = {1 + 1 + 2 + 1 + 1 + 2 + 2 + 2 + 1 + 2, 1 + 1 + 1 + 2u * both + 2 + 2};
   for (int b = 0; b < BLOCKS; ++b)
     if (all->turns[rank][b] != met[b]) wrong("turns", rank, b, 0, all->turns[rank][b], met[b]);
 }

@@ -199,12 +199,16 @@ pub enum Argument {
     Map([u64; MAP_WORDS]),
     /// What a kernel knows of other ranks, by value.
     Peers([u64; PEERS_WORDS]),
+    /// Token rows that ranks bring, by value.
+    Brought([u64; BROUGHT_WORDS]),
 }
 
 /// Words of a map for the copy engine.
 const MAP_WORDS: usize = 16;
 /// Words of `Peers` of the templates.
 pub const PEERS_WORDS: usize = 32;
+/// Words of `Brought` of the templates.
+pub const BROUGHT_WORDS: usize = 13;
 
 /// A start: blocks, threads of each, and whether it may begin while the kernel before it ends. Kernels wait for those before
 /// them by themselves.
@@ -226,6 +230,7 @@ impl Argument {
             Argument::I32(_) | Argument::F32(_) => 4,
             Argument::Map(_) => MAP_WORDS * 8,
             Argument::Peers(_) => PEERS_WORDS * 8,
+            Argument::Brought(_) => BROUGHT_WORDS * 8,
         }
     }
 
@@ -241,6 +246,10 @@ impl Argument {
                 return cell;
             }
             Argument::Peers(words) => return words,
+            Argument::Brought(words) => {
+                cell[..BROUGHT_WORDS].copy_from_slice(&words);
+                return cell;
+            }
         };
         cell
     }

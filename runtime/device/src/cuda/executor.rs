@@ -11,11 +11,12 @@
 
 use super::choose::{Brought, Choice, Choices, Choosing, Masks, choosing, found, send};
 use super::driver::{Device, Recording, Staging};
+use super::homes::{self, Homes};
 use super::load::{Weights, kernels};
-use super::ranks::{Known, Letterboxes, Ranks, introduce};
+use super::ranks::{Known, Letterboxes, MOST_RANKS, Ranks, introduce};
 use super::tables::Tables;
 use super::timeline::{Timed, timeline};
-use super::walk::{Counts, Loaded, TICKET_BYTES, pick_bytes, run, scratch_bytes};
+use super::walk::{Counts, Loaded, Shares, TICKET_BYTES, pick_bytes, run, scratch_bytes};
 use crate::contract;
 use crate::error::PrepareError;
 use crate::finish::{Done, facts};
@@ -25,7 +26,7 @@ use crate::store::WeightStore;
 use artifact::{Artifact, DeviceCode, Product};
 use engine::{Executor, ExecutorFacts, PhysicalPage, Step, StepError, StepOutput, Ticket, answer_beside};
 use indexmap::IndexMap;
-use ir::RowsPerSequence;
+use ir::{RowsPerSequence, TOKEN_ROWS};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -50,6 +51,7 @@ pub struct CudaExecutor {
     flights: VecDeque<Flight>,
     last: Last,
     masks: Masks,
+    homes: Homes,
     /// Staging memory of all ranks that no step uses.
     staging: Vec<Vec<Staging>>,
     /// Steps that are done.
@@ -63,6 +65,8 @@ struct Started {
     rows: Vec<Option<Choice>>,
     brought: Option<Brought>,
     staging: Vec<Staging>,
+    /// By wanted row, the place of its ranks and which row it is there; none where all ranks run all rows.
+    wanted: Vec<(usize, usize)>,
 }
 
 /// A step in flight.
@@ -114,6 +118,9 @@ pub(super) fn load(
     let ranks = placed.of(mesh).into_iter().zip(devices);
     let loaded = ranks.map(|(rank, device)| one(artifact, source, pool_pages, rank, device, crowd));
     let mut loaded = loaded.collect::<Result<Vec<_>, _>>()?;
+    for one in &mut loaded {
+        one.is_alone = matches!(placed, Ranks::Alone(_));
+    }
     introduce(&mut loaded, mesh, placed).map_err(device)?;
     Ok(loaded)
 }
@@ -169,7 +176,14 @@ fn one(
     let choice = code.choice.as_ref().filter(|c| c.vocab == vocab);
     let choices = choice.map(|c| Choices::new(&opened, c, most_wanted)).transpose().map_err(device)?;
     let mesh = artifact.memory.mesh.clone();
+    let spread = module.sharding.as_ref().and_then(|s| s.rows.get(TOKEN_ROWS)).cloned().unwrap_or_default();
+    if mesh.parts(&spread) > MOST_RANKS as u64 {
+        return Err(device(format!("rows are spread over {} ranks, {MOST_RANKS} at most", mesh.parts(&spread))));
+    }
     Ok(Loaded {
+        home: mesh.place(rank, &spread) as usize,
+        spread,
+        is_alone: false,
         rank,
         tickets,
         picks,
@@ -233,7 +247,9 @@ impl CudaExecutor {
         let Some(first) = ranks.first() else { return Err(device("no rank runs".to_owned())) };
         let vocab = result_width(&first.entry)?;
         let mut facts = facts(&artifact.plan, vocab, pool_pages, None)?;
-        facts.takes_choices = first.choices.is_some();
+        let homes = homes(&ranks, pool_pages)?;
+        // What a rank chooses for its own rows, others do not know.
+        facts.takes_choices = first.choices.is_some() && !homes.are_apart();
         let tokens_end = tokens_end(&artifact.kernels, &first.entry).unwrap_or(vocab);
         let staging = (0..MOST_FLIGHTS).map(|_| staging(&ranks)).collect::<Result<Vec<_>, _>>().map_err(device)?;
         Ok(CudaExecutor {
@@ -246,6 +262,7 @@ impl CudaExecutor {
             flights: VecDeque::new(),
             last: Last::Known(Vec::new()),
             masks: Masks::default(),
+            homes,
             staging,
             spare: Vec::new(),
         })
@@ -318,13 +335,15 @@ impl CudaExecutor {
         };
         let choices = if let Last::InFlight(wanted) = self.last { wanted } else { 0 };
         let tokens = (self.tokens_end, choices);
-        let (bucket, counts) = match begin(&self.ranks, &mut staging, step, &self.facts, tokens, self.start) {
-            Ok(begun) => begun,
-            Err(error) => {
-                self.staging.push(staging);
-                return Err(error);
-            }
-        };
+        let given = (step, &mut self.homes);
+        let Begun { bucket, counts, places } =
+            match begin(&self.ranks, &mut staging, given, &self.facts, tokens, self.start) {
+                Ok(begun) => begun,
+                Err(error) => {
+                    self.staging.push(staging);
+                    return Err(error);
+                }
+            };
         // Blocks to verify are accepted by the host, which needs whole distributions.
         let chooses = self.facts.takes_choices && step.blocks.is_empty();
         let choice = |w| if chooses { Choice::of(w, self.facts.vocab) } else { None };
@@ -332,7 +351,8 @@ impl CudaExecutor {
         if rows.iter().any(Option::is_some) {
             send(&self.ranks, &mut staging, &mut self.masks, &rows).map_err(fault)?;
         }
-        Ok((bucket, counts, Started { bucket, rows, brought: None, staging }))
+        let wanted = if places.is_empty() { Vec::new() } else { homes::wanted(step, &places) };
+        Ok((bucket, counts, Started { bucket, rows, brought: None, staging, wanted }))
     }
 
     /// Starts a step and has what it chooses brought back.
@@ -384,10 +404,14 @@ impl CudaExecutor {
         };
         let row_bytes = self.facts.vocab * 4;
         let (mut logits, mut at) = (vec![Vec::new(); step.wanted.len()], 0);
+        let apart = self.homes.are_apart();
         while at < step.wanted.len() {
-            let run = (at..step.wanted.len()).take_while(|at| needed(*at)).count();
+            let most = if apart { 1 } else { step.wanted.len() - at };
+            let run = (at..at + most).take_while(|at| needed(*at)).count();
+            let (home, row) = started.wanted.get(at).copied().unwrap_or((first.home, at));
+            let rank = self.ranks.iter().find(|r| r.home == home).ok_or("no rank has the row's logits")?;
             let mut bytes = vec![0u8; run * row_bytes];
-            first.arena.read(place.offset_bytes as usize + at * row_bytes, &mut bytes)?;
+            rank.arena.read(place.offset_bytes as usize + row * row_bytes, &mut bytes)?;
             let word = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
             for (row, bytes) in logits[at..].iter_mut().zip(bytes.chunks_exact(row_bytes.max(1))) {
                 *row = bytes.chunks_exact(4).map(word).collect();
@@ -468,40 +492,91 @@ pub(super) fn staging(ranks: &[Loaded]) -> Result<Vec<Staging>, String> {
     ranks.iter().map(of).collect()
 }
 
+/// Places of the rows of ranks that run.
+pub(super) fn homes(ranks: &[Loaded], pool_pages: &[usize]) -> Result<Homes, PrepareError> {
+    let first = ranks.first().ok_or_else(|| device("no rank runs".to_owned()))?;
+    let only = first.is_alone.then_some(first.home);
+    Ok(Homes::new(first.mesh.parts(&first.spread) as usize, only, pool_pages))
+}
+
+/// A step whose rows were sent.
+pub(super) struct Begun {
+    /// Its bucket.
+    pub bucket: usize,
+    /// Its rows.
+    pub counts: Counts,
+    /// The place of every sequence; none where all ranks run all rows.
+    pub places: Vec<usize>,
+}
+
 /// Checks a step and sends what it brings; gives its bucket and rows. `tokens` is one past the largest token id, and how many tokens of
 /// the step before rows may stand for.
 pub(super) fn begin(
     ranks: &[Loaded],
     staging: &mut [Staging],
-    step: &Step,
+    (step, homes): (&Step, &mut Homes),
     facts: &ExecutorFacts,
     tokens: (usize, usize),
     start: usize,
-) -> Result<(usize, Counts), StepError> {
+) -> Result<Begun, StepError> {
     let loaded = ranks.first().ok_or_else(|| StepError::Device("no rank runs".to_owned()))?;
     if step.entry != loaded.entry.name {
         return Err(StepError::Contract(format!("it runs entry `{}`, which is not loaded", step.entry)));
     }
     let rows = contract::check_behind(step, facts, tokens.0, start, tokens.1)?;
     let buckets = &loaded.plan.entries[0].buckets;
-    let Some(index) = contract::choose_bucket(step, buckets.iter().map(|b| &b.bucket).enumerate()) else {
+    // A rank that is at all places has the rows of each.
+    let times = if loaded.is_alone { homes.places() } else { 1 };
+    let holds = |b: &ir::Bucket| {
+        (step.tokens.len() * times) as u64 <= b.tokens && (step.wanted.len() * times) as u64 <= b.wanted
+    };
+    let fitting = buckets.iter().map(|b| &b.bucket).enumerate().filter(|(_, b)| holds(b));
+    let Some(bucket) = contract::choose_bucket(step, fitting) else {
         let (rows, sequences) = (step.tokens.len(), step.sequences.len());
         return Err(StepError::Contract(format!("{rows} rows of {sequences} sequences fit no bucket")));
     };
-    let counts = Counts { tokens: step.tokens.len(), wanted: step.wanted.len() };
-    let fault = StepError::Device;
-    let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
+    let mut counts = Counts { tokens: step.tokens.len(), wanted: step.wanted.len(), shares: None };
+    let shared = &buckets[bucket].shared;
+    if !homes.are_apart() {
+        for (rank, staging) in ranks.iter().zip(staging) {
+            send_rows(rank, staging, (step, &rows), shared)?;
+        }
+        return Ok(Begun { bucket, counts, places: Vec::new() });
+    }
+    let places = homes.of(step, &rows, &loaded.plan.kv);
+    let parts: Vec<homes::Part> = (0..homes.places()).map(|place| homes::part(step, &rows, &places, place)).collect();
+    let mut shares = Shares::default();
+    for (place, (tokens, wanted)) in shares.tokens.iter_mut().zip(&mut shares.wanted).enumerate() {
+        let of = if loaded.is_alone && place < homes.places() { parts.get(loaded.home) } else { parts.get(place) };
+        (*tokens, *wanted) = of.map_or((0, 0), |of| (of.step.tokens.len() as u32, of.step.wanted.len() as u32));
+    }
+    counts.shares = Some(shares);
     for (rank, staging) in ranks.iter().zip(staging) {
-        staging.begin().map_err(fault)?;
-        rank.tables.send(staging, step, &rows).map_err(fault)?;
-        for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
-            if let Some(buffer) = buckets[index].shared.get(name) {
-                let bytes = bytemuck::cast_slice(numbers);
-                staging.send(&rank.arena, buffer.offset_bytes as usize, bytes).map_err(fault)?;
-            }
+        if let Some(part) = parts.get(rank.home) {
+            send_rows(rank, staging, (&part.step, &part.rows), shared)?;
         }
     }
-    Ok((index, counts))
+    Ok(Begun { bucket, counts, places })
+}
+
+/// Sends what a rank runs of a step.
+fn send_rows(
+    rank: &Loaded,
+    staging: &mut Staging,
+    (step, rows): (&Step, &contract::Rows),
+    shared: &IndexMap<String, ir::Buffer>,
+) -> Result<(), StepError> {
+    let fault = StepError::Device;
+    let wanted: Vec<i32> = step.wanted.iter().map(|w| w.row as i32).collect();
+    staging.begin().map_err(fault)?;
+    rank.tables.send(staging, step, rows).map_err(fault)?;
+    for (name, numbers) in [(TOKENS, &step.tokens), (POSITIONS, &step.positions), (WANTED, &wanted)] {
+        if let Some(buffer) = shared.get(name) {
+            let bytes = bytemuck::cast_slice(numbers);
+            staging.send(&rank.arena, buffer.offset_bytes as usize, bytes).map_err(fault)?;
+        }
+    }
+    Ok(())
 }
 
 impl Executor for CudaExecutor {
@@ -576,6 +651,7 @@ impl Executor for CudaExecutor {
                 return Err(StepError::Contract(format!("page {from} is to be copied to {to}")));
             };
             pool.copy_within(from * bytes, to * bytes, bytes).map_err(StepError::Contract)?;
+            self.homes.copied(kind, from, to);
         }
         Ok(())
     }

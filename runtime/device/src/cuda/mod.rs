@@ -3,6 +3,7 @@
 //! ```text
 //! choose.rs    which tokens the device chooses, and how
 //! driver.rs    the border: device, memory, kernels
+//! homes.rs     whose rows are whose, where ranks bring rows of their own
 //! load.rs      weights by the artifact's memory map, kernels checked against their parameters
 //! made.rs      weights that only the device has, for checks
 //! ranks.rs     the ranks of a mesh and their letterboxes
@@ -17,6 +18,7 @@
 mod choose;
 mod driver;
 mod executor;
+mod homes;
 mod load;
 mod made;
 mod ranks;

@@ -6,14 +6,14 @@
 //!                                       └ odd turn:  slot of rank 0, 1, …
 //! ```
 
-use super::driver::{Argument, Device, Memory, PEERS_WORDS};
-use super::walk::Loaded;
+use super::driver::{Argument, BROUGHT_WORDS, Device, Memory, PEERS_WORDS};
+use super::walk::{Counts, Loaded};
 use artifact::{DeviceCode, Param};
 use ir::Mesh;
 use std::collections::BTreeMap;
 
 /// Most ranks of a group, as the templates have it.
-const MOST_RANKS: usize = 8;
+pub const MOST_RANKS: usize = 8;
 
 /// Where the ranks of an artifact run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,5 +163,32 @@ impl Loaded {
     /// What a kernel knows of the other ranks of a group.
     pub(super) fn peers(&self, over: &[String]) -> Result<Argument, String> {
         self.known.get(over).map(|w| Argument::Peers(*w)).ok_or_else(|| format!("no ranks along {}", over.join(", ")))
+    }
+
+    /// Token rows that each rank of a group brings along an axis: how many, the first of them among those of all ranks, where the own
+    /// begin in each rank's memory, how many there are and the most of a rank.
+    pub(super) fn brought(&self, axis: &str, over: &[String], counts: Counts) -> Result<Argument, String> {
+        if over != self.spread {
+            return Err(format!("rows are spread over {}, not over {}", self.spread.join(", "), over.join(", ")));
+        }
+        let parts = self.mesh.parts(over).max(1) as usize;
+        let rows = (0..parts).map(|place| counts.of(Some(axis), place)).collect::<Result<Vec<_>, _>>()?;
+        let first: Vec<usize> = (0..parts).map(|place| rows.iter().take(place).sum()).collect();
+        let own = first.get(self.home).copied().unwrap_or(0);
+        let mut numbers = vec![0usize; BROUGHT_WORDS * 2];
+        for place in 0..parts {
+            numbers[place] = rows[place];
+            // Alone, a rank is at the place of every other, and takes home what is its own.
+            numbers[MOST_RANKS + place] = if self.is_alone { own } else { first[place] };
+            numbers[2 * MOST_RANKS + place] = if self.is_alone { first[place] } else { own };
+        }
+        numbers[3 * MOST_RANKS] = rows.iter().sum();
+        numbers[3 * MOST_RANKS + 1] = rows.iter().copied().max().unwrap_or(0);
+        let mut words = [0u64; BROUGHT_WORDS];
+        for (i, number) in numbers.into_iter().enumerate() {
+            let number = i32::try_from(number).map_err(|_| "more rows than a kernel counts")?;
+            words[i / 2] |= u64::from(number as u32) << (32 * (i % 2));
+        }
+        Ok(Argument::Brought(words))
     }
 }

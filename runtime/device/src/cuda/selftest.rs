@@ -4,7 +4,7 @@
 //! interpreted on the same numbers. Row operations must leave equal bits: they are interpreted on the core's own result. A core
 //! must stay within the error that its number of terms explains.
 
-use super::executor::{Source, begin, load, staging};
+use super::executor::{Begun, Source, begin, homes, load, staging};
 use super::made::Made;
 use super::ranks::Ranks;
 use super::selftest_choice::choices;
@@ -131,6 +131,7 @@ pub fn selftest(
     let page_tokens = artifact.plan.kv.iter().map(|k| k.page_tokens as usize).max().unwrap_or(1);
     let per_sequence = longest.div_ceil(page_tokens);
     let mut staged = staging(&loaded).map_err(PrepareError::Device)?;
+    let mut homes = homes(&loaded, &pages)?;
     for rows in &course.steps {
         let mut step = Step { entry: entry.name.clone(), ..Step::default() };
         for (s, first, rows) in rows.iter().copied() {
@@ -148,9 +149,13 @@ pub fn selftest(
         // Physical pages in another order than virtual ones.
         let count = (per_sequence * sequences) as i32;
         step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
-        let (bucket, counts) = begin(&loaded, &mut staged, &step, &facts, (ends, 0), 0).map_err(fault)?;
-        let of_row: Vec<usize> = rows.iter().flat_map(|(s, _, count)| std::iter::repeat_n(*s, *count)).collect();
-        test.caches.iter_mut().for_each(|c| c.begin_step(of_row.clone()));
+        let begun = begin(&loaded, &mut staged, (&step, &mut homes), &facts, (ends, 0), 0);
+        let Begun { bucket, counts, places } = begun.map_err(fault)?;
+        for (rank, cache) in loaded.iter().zip(&mut test.caches) {
+            let own = |at: usize| places.get(at).is_none_or(|place| *place == rank.home);
+            let mine = rows.iter().enumerate().filter(|(at, _)| own(*at));
+            cache.begin_step(mine.flat_map(|(_, (s, _, count))| std::iter::repeat_n(*s, *count)).collect());
+        }
         test.step(bucket, counts).map_err(PrepareError::Device)?;
     }
     let mut verdicts = test.verdicts;
@@ -288,7 +293,11 @@ impl Test<'_> {
             if self.is_alone {
                 operands = vec![operands[0].clone(); self.mesh.ranks() as usize];
             }
-            let ranks = interp::Ranks { mesh: &self.mesh, facts: &self.facts, own_rows: &|_, _| None };
+            let (counts, loaded) = all.first().map(|at| (at.counts, at.loaded)).ok_or("no rank runs")?;
+            let own_rows = |rank: usize, axis: &str| {
+                counts.of(Some(axis), loaded.mesh.place(rank as u64, &loaded.spread) as usize).ok()
+            };
+            let ranks = interp::Ranks { mesh: &self.mesh, facts: &self.facts, own_rows: &own_rows };
             let ty = graph.tensor(id).ok_or("what is exchanged is no tensor")?;
             let results = interp::exchange(&graph.node(id).op, &ranks, &operands, ty).map_err(|e| e.to_string())?;
             for at in all.iter_mut() {
@@ -459,7 +468,7 @@ impl At<'_> {
         let ty = self.stage.graph.graph.tensor(id).ok_or("a cache is no tensor")?;
         let mut bytes = vec![0u8; self.loaded.bytes(&self.stage, id, self.counts)?];
         self.loaded.arena.read(place, &mut bytes)?;
-        Ok(Arc::new(tensor(ty, self.counts, &bytes)?))
+        Ok(Arc::new(tensor(ty, (self.counts, self.loaded.home), &bytes)?))
     }
 
     /// What a core left: in scratch, or in its own place.
@@ -523,12 +532,12 @@ fn outside(graph: &Graph, values: &[ValueId]) -> Vec<ValueId> {
 }
 
 /// A tensor of bytes.
-fn tensor(ty: &TensorType, counts: Counts, bytes: &[u8]) -> Result<Tensor, String> {
+fn tensor(ty: &TensorType, (counts, home): (Counts, usize), bytes: &[u8]) -> Result<Tensor, String> {
     let mut axes = Vec::new();
     for axis in &ty.axes {
         let length = match axis.extent {
             ir::Extent::Fixed(n) => n as usize,
-            ir::Extent::Rows => counts.of(Some(&axis.name))?,
+            ir::Extent::Rows => counts.of(Some(&axis.name), home)?,
         };
         axes.push((axis.name.clone(), length));
     }

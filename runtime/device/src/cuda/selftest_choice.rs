@@ -90,7 +90,7 @@ fn compare(
     rank.arena.write(place(RESULT)?, bytemuck::cast_slice(&logits))?;
     let vocab = logits.len() / rows.len().max(1);
     let choices: Vec<Option<Choice>> = rows.iter().map(|r| Choice::of(&r.wanted, vocab)).collect();
-    let counts = Counts { tokens: rows.len(), wanted: rows.len() };
+    let counts = Counts { tokens: rows.len(), wanted: rows.len(), shares: None };
     staging.begin()?;
     let (ranks, staged) = (std::slice::from_ref(rank), std::slice::from_mut(staging));
     send(ranks, staged, masks, &choices)?;

@@ -3,10 +3,12 @@
 use super::choose::{Choices, Choosing};
 use super::driver::{Argument, Device, Kernel, Memory, Shape};
 use super::load::Weights;
-use super::ranks::{Known, Letterboxes};
+use super::ranks::{Known, Letterboxes, MOST_RANKS};
 use super::tables::Tables;
 use artifact::{Blocks, DeviceCode, Param, RegionCode, Start};
-use ir::{BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS};
+use ir::{
+    ALL_ROWS, BucketPlan, KernelEntry, KernelGraph, Launch, Op, Place, Plan, Program, TOKEN_ROWS, ValueId, WANTED_ROWS,
+};
 use std::cell::Cell;
 
 /// Scratch places begin at multiples of this.
@@ -37,6 +39,11 @@ pub struct Loaded {
     /// Lengths of whole axes, and of the mesh.
     pub facts: ir::Facts,
     pub mesh: ir::Mesh,
+    /// Mesh axes that rows are spread over, and the place along them.
+    pub spread: Vec<String>,
+    pub home: usize,
+    /// Whether the rank is at the places of all others too.
+    pub is_alone: bool,
     pub entry: KernelEntry,
     /// Index of the entry.
     pub number: usize,
@@ -54,18 +61,37 @@ pub struct Loaded {
 /// Rows of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counts {
+    /// Token rows.
     pub tokens: usize,
+    /// Wanted rows.
     pub wanted: usize,
+    /// Whose they are, where ranks bring rows of their own.
+    pub shares: Option<Shares>,
+}
+
+/// Rows that ranks bring, by the ranks' places along the mesh axes that rows are spread over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shares {
+    /// Token rows.
+    pub tokens: [u32; MOST_RANKS],
+    /// Wanted rows.
+    pub wanted: [u32; MOST_RANKS],
 }
 
 impl Counts {
-    /// Rows along an axis; 1 for none.
-    pub fn of(&self, axis: Option<&str>) -> Result<usize, String> {
-        match axis {
-            None => Ok(1),
-            Some(TOKEN_ROWS) => Ok(self.tokens),
-            Some(WANTED_ROWS) => Ok(self.wanted),
-            Some(other) => Err(format!("a step has no rows along `{other}`")),
+    /// Rows of the rank at place `home` along an axis; 1 for none. Axes of the rows of all ranks have all of them.
+    pub fn of(&self, axis: Option<&str>, home: usize) -> Result<usize, String> {
+        let Some(axis) = axis else { return Ok(1) };
+        let own = axis.strip_suffix(ALL_ROWS).unwrap_or(axis);
+        let (all, shares) = match own {
+            TOKEN_ROWS => (self.tokens, self.shares.as_ref().map(|s| &s.tokens)),
+            WANTED_ROWS => (self.wanted, self.shares.as_ref().map(|s| &s.wanted)),
+            other => return Err(format!("a step has no rows along `{other}`")),
+        };
+        match shares {
+            Some(shares) if own == axis => Ok(shares.get(home).copied().unwrap_or(0) as usize),
+            Some(shares) => Ok(shares.iter().sum::<u32>() as usize),
+            None => Ok(all),
         }
     }
 }
@@ -191,7 +217,7 @@ impl Loaded {
         let index = self.kernel_of(region, start);
         let (kernel, code) = self.kernels.get(index).zip(self.code.kernels.get(index)).ok_or("no kernel")?;
         let blocks = |b: &Blocks| -> Result<u32, String> {
-            let units = counts.of(b.rows.as_deref())? as u64 * b.factor;
+            let units = counts.of(b.rows.as_deref(), self.home)? as u64 * b.factor;
             u32::try_from(units.div_ceil(b.per_block.max(1))).map_err(|_| "more blocks than a start has".to_owned())
         };
         let mut grid = [blocks(&start.grid[0])?, blocks(&start.grid[1])?];
@@ -199,7 +225,12 @@ impl Loaded {
             // Blocks of all ranks that meet run at once: ranks of one device share its multiprocessors out.
             grid[0] = grid[0].div_ceil(self.crowd);
         }
-        if grid.contains(&0) {
+        // Where a rank has no rows, it only meets the others.
+        let rows = |p: &Param| match p {
+            Param::Rows { axis, .. } | Param::Map { axis, .. } => counts.of(axis.as_deref(), self.home) == Ok(0),
+            _ => false,
+        };
+        if grid.contains(&0) || (!meets(start) && start.params.iter().any(rows)) {
             return Ok(());
         }
         let arguments = start.params.iter().map(|p| self.argument(stage, region, p, counts));
@@ -234,7 +265,7 @@ impl Loaded {
                 _ => return Err(format!("{id} is no number")),
             },
             Param::Rows { axis, factor } => {
-                let rows = counts.of(axis.as_deref())? as u64 * factor;
+                let rows = counts.of(axis.as_deref(), self.home)? as u64 * factor;
                 Argument::I32(i32::try_from(rows).map_err(|_| "more rows than a kernel counts".to_owned())?)
             }
             Param::Steps => Argument::Address(self.tables.address()),
@@ -248,10 +279,11 @@ impl Loaded {
                 let Argument::Address(address) = self.argument(stage, region, of, counts)? else {
                     return Err("a map of what has no address".to_owned());
                 };
-                let rows = counts.of(axis.as_deref())? as u64 * rows;
+                let rows = counts.of(axis.as_deref(), self.home)? as u64 * rows;
                 self.device.map(address, *columns, rows, *box_rows)?
             }
             Param::Peers { over, .. } => self.peers(over)?,
+            Param::Brought { axis, over } => self.brought(axis, over, counts)?,
             Param::Own { axis, over, end } => {
                 let parts = self.mesh.parts(over).max(1);
                 let whole = self.facts.dims.get(axis).ok_or_else(|| format!("`{axis}` has no length"))?;
@@ -278,7 +310,7 @@ impl Loaded {
     /// Bytes of a value in a step.
     pub fn bytes(&self, stage: &Stage<'_>, id: ValueId, counts: Counts) -> Result<usize, String> {
         let ty = stage.graph.graph.tensor(id).ok_or_else(|| format!("{id} is no tensor"))?;
-        let elements = ty.fixed_elements() * counts.of(ty.row_axes().next())? as u64;
+        let elements = ty.fixed_elements() * counts.of(ty.row_axes().next(), self.home)? as u64;
         Ok(ty.dtype.bytes_for(elements) as usize)
     }
 }
