@@ -102,7 +102,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     });
     // What is still running has had its time.
     runtime.shutdown_background();
-    if args.scheduling.host_cache_dir.is_some() {
+    if args.scheduling.has_files() {
         // Files of the host tier go with the engine.
         ending.end(LAST_FILES);
     }

@@ -68,6 +68,11 @@ impl SchedulingArgs {
         })
     }
 
+    /// Whether copies on the host are files.
+    pub fn has_files(&self) -> bool {
+        self.host_cache_dir.is_some()
+    }
+
     /// The engine with the host tier that is asked for.
     pub fn with_host_tier(&self, engine: Engine<Box<dyn Executor>>) -> Result<Engine<Box<dyn Executor>>, Failure> {
         let bytes = self.host_cache_gb * 1e9;

@@ -157,6 +157,23 @@ fn copies_that_are_lost_are_made_again() {
     assert_eq!(again(&mut engine), 384);
 }
 
+/// Whoever loses a long prefix goes on from the shorter one that the device has.
+#[test]
+fn a_prefix_that_is_lost_leaves_what_the_device_has() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let tier = Box::new(Silent(MemoryTier::new(1 << 30), is_silent.clone()));
+    let mut engine = engine(windowed(16, 30, 40), 1).with_host_tier(tier);
+    let request = |seed, n| Request { prompt: tokens(seed, n), max_tokens: Some(2), ..Request::default() };
+    let (_, said) = turn(&mut engine, request(1, 400));
+    turn(&mut engine, request(1, 170));
+    // Takes the memory of what was used longest ago, the end of the long prompt.
+    turn(&mut engine, request(2, 170));
+    assert_eq!(turn(&mut engine, request(1, 170)).0, 160);
+    is_silent.store(true, Ordering::Relaxed);
+    assert_eq!(turn(&mut engine, request(1, 400)), (160, said));
+    assert_eq!(engine.check_books(), Ok(()));
+}
+
 /// A clock that counts how often it is looked at, in each thread.
 fn calls() -> u64 {
     thread_local!(static CALLS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });

@@ -124,12 +124,10 @@ impl Host {
         }
     }
 
-    /// Copies that no node names any more; those that somebody reads stay until that is over, so that their numbers mean
-    /// nothing else meanwhile.
+    /// Copies that no node names any more, and that whoever lost them still holds: they stay until that is over, so that their
+    /// numbers mean nothing else meanwhile.
     pub fn condemn(&mut self, pages: &mut Vec<HostPage>) {
-        self.condemned.extend(pages.iter().filter(|page| self.locks.contains_key(page)));
-        pages.retain(|page| !self.locks.contains_key(page));
-        self.forget(pages);
+        self.condemned.append(pages);
     }
 
     pub fn is_locked(&self, page: HostPage) -> bool {
