@@ -67,8 +67,6 @@ pub(crate) struct Sequence {
     pub arrival: Arrival,
     /// Steps that had been planned when it began to wait for them.
     pub loads_since: u64,
-    /// Whether the host has failed it before.
-    pub shuns_host: bool,
     pub drafting: Drafting,
     /// How its drafts fared, and whether it goes without.
     pub habit: Habit,
@@ -103,7 +101,6 @@ impl Sequence {
             announced: Cursor::default(),
             arrival: Arrival::default(),
             loads_since: 0,
-            shuns_host: false,
             drafting: Drafting::Idle,
             habit: Habit::default(),
             drafted: (0, 0),

@@ -72,15 +72,15 @@ mod tests {
     #[test]
     fn the_first_seeds_hold() {
         let expected = Outcome {
-            steps: 26_897,
+            steps: 26_861,
             requests: 1_961,
-            cached_tokens: 17_854,
+            cached_tokens: 17_877,
             preempted: 217,
             forked: 144,
-            evicted: 10_764,
-            moved: 4_201,
-            backed_up: 3_626,
-            loaded: 108,
+            evicted: 10_751,
+            moved: 4_183,
+            backed_up: 3_630,
+            loaded: 109,
             joined: 9,
             verified: 885,
             accepted: 748,
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn seeds_hold_every_invariant() {
         let expected = Outcome {
-            steps: 290_221,
+            steps: 290_147,
             requests: 24_901,
-            cached_tokens: 193_502,
-            preempted: 2_254,
+            cached_tokens: 193_772,
+            preempted: 2_256,
             forked: 1_864,
-            evicted: 125_016,
+            evicted: 124_999,
             moved: 31_718,
-            backed_up: 35_364,
-            loaded: 1_598,
-            joined: 181,
-            verified: 14_487,
-            accepted: 12_684,
+            backed_up: 35_348,
+            loaded: 1_594,
+            joined: 180,
+            verified: 14_485,
+            accepted: 12_688,
         };
         hold(30..400, expected);
     }

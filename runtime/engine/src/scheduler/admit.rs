@@ -101,17 +101,7 @@ impl Scheduler {
 
     /// What of a sequence is cached.
     fn find(&self, s: &Sequence) -> Prefix {
-        let prefix = self.kv.find(&s.request.namespace, &s.tokens, s.most_cached());
-        if s.shuns_host && (prefix.from_host > 0 || prefix.takes.iter().any(|n| *n > 0)) {
-            // What is on the device alone may be less; the next boundary down that needs nothing from the host.
-            let page_tokens = self.kv.pages().page_tokens();
-            return (0..prefix.pages())
-                .rev()
-                .map(|n| self.kv.find(&s.request.namespace, &s.tokens, n * page_tokens))
-                .find(|p| p.from_host == 0 && p.takes.iter().all(|n| *n == 0))
-                .unwrap_or_default();
-        }
-        prefix
+        self.kv.find(&s.request.namespace, &s.tokens, s.most_cached())
     }
 
     fn try_start(&mut self, mut place: usize) -> Option<usize> {

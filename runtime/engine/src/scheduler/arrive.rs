@@ -20,8 +20,7 @@ impl Scheduler {
         if is_good {
             return self.arrived(at, true);
         }
-        let Some(sequence) = self.running.get_mut(at) else { return };
-        sequence.shuns_host = true;
+        let Some(sequence) = self.running.get(at) else { return };
         self.kv.lose_copies(&sequence.loads);
         self.back_to_queue(at);
     }
@@ -64,7 +63,7 @@ impl Scheduler {
         let Some(sequence) = self.running.get_mut(at) else { return };
         if !is_good {
             // What the step says of it is nobody's; when it is over the request is read again.
-            (sequence.shuns_host, sequence.arrival) = (true, Arrival::Lost);
+            sequence.arrival = Arrival::Lost;
             self.kv.lose_copies(&sequence.loads);
             return;
         }
