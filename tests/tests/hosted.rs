@@ -38,7 +38,8 @@ const MADE_UP: &[&str] = &["--synthetic", "3", "--on-device"];
 fn right(what: &str, verdicts: &[Verdict]) {
     assert!(verdicts.len() > 15, "{what}: {} regions", verdicts.len());
     for v in verdicts {
-        assert!(v.is_right && v.compared > 0 && v.no_numbers == 0, "{what}: {v:?}");
+        let Verdict { region, kernels, first, .. } = v;
+        assert!(v.is_right && v.compared > 0 && v.no_numbers == 0, "{what}: {region} of {kernels:?}: {first} ({v:?})");
     }
 }
 

@@ -118,13 +118,10 @@ fn planted_bugs_are_found() {
                     let program = plant(bug, folder.path());
                     build(&bug.harness, folder.path(), &program);
                     let found = run(&program, limits[&*bug.harness]);
-                    assert_eq!(
-                        found.is_none(),
-                        bug.missed.is_some(),
-                        "{} without `{}`: {found:?}",
-                        bug.template,
-                        bug.from
-                    );
+                    // What time decides may show or not.
+                    let by_chance = bug.missed.as_deref().is_some_and(|why| why.starts_with("by chance"));
+                    let is_as_listed = found.is_none() == bug.missed.is_some();
+                    assert!(by_chance || is_as_listed, "{} without `{}`: {found:?}", bug.template, bug.from);
                 }
             });
         }

@@ -142,6 +142,7 @@ pub fn engine_of(
     no_memory: impl FnOnce(String) -> Failure,
 ) -> Result<Engine<Box<dyn Executor>>, Failure> {
     args.fits(artifact)?;
+    limits.keeps_prefixes &= !device::rows_are_apart(artifact);
     let drafter = drafter_weights(artifact, args)?;
     let (kind, context) = (args.executor()?, context_tokens);
     let failure = |e| match e {

@@ -50,6 +50,7 @@ pub use files::FileTier;
 pub use kernels::matmul::has_fused_multiply_add;
 pub use load::{
     ExecutorKind, decoded_at_once, load, load_drafting, load_probed, load_shared, pool_pages_for, pool_pages_of,
+    rows_are_apart,
 };
 pub use probe::{Probe, ProbeError, Probed, Tensor, TensorData};
 pub use store::WeightStore;

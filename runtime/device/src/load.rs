@@ -8,7 +8,7 @@ use crate::store::WeightStore;
 use crate::truth::InterpExecutor;
 use artifact::Artifact;
 use engine::Executor;
-use ir::{KvLayout, Plan, RowsPerSequence};
+use ir::{KvLayout, Plan, RowsPerSequence, TOKEN_ROWS};
 use std::fmt;
 use std::str::FromStr;
 
@@ -159,4 +159,11 @@ pub fn decoded_at_once(plan: &Plan) -> usize {
     let buckets = plan.entries.iter().flat_map(|entry| &entry.buckets).map(|of| &of.bucket);
     let sequences = buckets.filter(|bucket| bucket.rows == RowsPerSequence::One).map(|bucket| bucket.sequences);
     sequences.max().map_or(1, |most| usize::try_from(most).unwrap_or(usize::MAX).max(1))
+}
+
+/// Whether ranks have token rows of their own. Each then has the cache of its own sequences, and none goes on behind what another
+/// has computed.
+pub fn rows_are_apart(artifact: &Artifact) -> bool {
+    let sharding = artifact.kernels.sharding.as_ref();
+    sharding.and_then(|s| s.rows.get(TOKEN_ROWS)).is_some_and(|over| artifact.memory.mesh.parts(over) > 1)
 }

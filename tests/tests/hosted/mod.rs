@@ -190,7 +190,10 @@ impl Workshop {
             panic!("{arguments:?}: {out}{}", String::from_utf8_lossy(&done.stderr));
         };
         let started = std::fs::read_to_string(&log).expect("what was started").lines().map(str::to_owned).collect();
-        (regions.iter().map(Verdict::of).collect(), started)
+        let verdicts: Vec<Verdict> = regions.iter().map(Verdict::of).collect();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.success(), verdicts.iter().all(|v| v.is_right), "{arguments:?}: {told}");
+        (verdicts, started)
     }
 
     fn command(&self, name: &str, artifact: &Path, arguments: &[&str]) -> Command {

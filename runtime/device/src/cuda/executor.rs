@@ -543,7 +543,7 @@ pub(super) fn begin(
         }
         return Ok(Begun { bucket, counts, places: Vec::new() });
     }
-    let places = homes.of(step, &rows, &loaded.plan.kv);
+    let places = homes.of(step, &rows, &loaded.plan.kv)?;
     let parts: Vec<homes::Part> = (0..homes.places()).map(|place| homes::part(step, &rows, &places, place)).collect();
     let mut shares = Shares::default();
     for (place, (tokens, wanted)) in shares.tokens.iter_mut().zip(&mut shares.wanted).enumerate() {

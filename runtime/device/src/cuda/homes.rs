@@ -9,7 +9,7 @@
 
 use super::ranks::MOST_RANKS;
 use crate::contract::Rows;
-use engine::{SequenceRows, Step, WantedRow};
+use engine::{SequenceRows, Step, StepError, WantedRow};
 use ir::KvLayout;
 
 /// Places of pages.
@@ -53,8 +53,9 @@ impl Homes {
         self.places
     }
 
-    /// The place of every sequence of a step that was checked. What it writes is there from now on.
-    pub fn of(&mut self, step: &Step, rows: &Rows, kv: &[KvLayout]) -> Vec<usize> {
+    /// The place of every sequence of a step that was checked. What it writes is there from now on. Refused if a sequence reads pages
+    /// of several places, as one that goes on behind what others have computed might.
+    pub fn of(&mut self, step: &Step, rows: &Rows, kv: &[KvLayout]) -> Result<Vec<usize>, StepError> {
         // Windows drop pages; the row before the next one is inside all of them.
         let cached = kv.iter().position(|k| !k.layers.is_empty());
         let mut load = vec![0; self.places];
@@ -69,6 +70,19 @@ impl Homes {
             let least = (0..self.places).min_by_key(|place| load[*place]).unwrap_or(0);
             let place = self.only.or(known.map(usize::from)).unwrap_or(least);
             load[place] += sequence.len;
+            for (kind, layout) in kv.iter().enumerate().filter(|(_, layout)| first > 0 && !layout.layers.is_empty()) {
+                let tokens = layout.page_tokens as usize;
+                let oldest = layout.window.map_or(0, |window| (first + 1).saturating_sub(window as usize));
+                let others = (oldest.max(rows.start) / tokens..first.div_ceil(tokens)).find_map(|page| {
+                    let of = *self.of_page[kind].get(rows.pages[kind][s].get(page))?;
+                    (self.only.is_none() && of != NOBODY && usize::from(of) != place).then_some((page, of))
+                });
+                if let Some((page, other)) = others {
+                    return Err(StepError::Contract(format!(
+                        "sequence {s} runs at place {place}, and its page {page} of kind {kind} is at place {other}"
+                    )));
+                }
+            }
             for (kind, layout) in kv.iter().enumerate().filter(|(_, layout)| !layout.layers.is_empty()) {
                 let tokens = layout.page_tokens as usize;
                 for page in first / tokens..=(first + sequence.len - 1) / tokens {
@@ -78,7 +92,7 @@ impl Homes {
             }
             places.push(place);
         }
-        places
+        Ok(places)
     }
 
     /// A page was copied to another, on all ranks.
@@ -173,10 +187,10 @@ mod tests {
         let kv = [layout()];
         let mut homes = Homes::new(2, None, &[16]);
         let (first, rows) = step(&[(0, 5, &[1, 2]), (0, 3, &[3]), (0, 1, &[4])]);
-        assert_eq!(homes.of(&first, &rows, &kv), [0, 1, 1]);
+        assert_eq!(homes.of(&first, &rows, &kv).unwrap(), [0, 1, 1]);
         // In another order, one with a page of another and one that is new where fewest rows are.
         let (next, rows) = step(&[(3, 1, &[3]), (5, 1, &[1, 2]), (4, 1, &[1, 5]), (0, 1, &[6])]);
-        let places = homes.of(&next, &rows, &kv);
+        let places = homes.of(&next, &rows, &kv).unwrap();
         assert_eq!(places, [1, 0, 0, 1]);
         assert_eq!(wanted(&next, &places), [(1, 0), (0, 0), (0, 1), (1, 1)]);
         let part = part(&next, &rows, &places, 0);
@@ -186,6 +200,9 @@ mod tests {
         // A page goes on as a copy.
         homes.copied(0, 1, 9);
         let (copied, rows) = step(&[(2, 1, &[9])]);
-        assert_eq!(homes.of(&copied, &rows, &kv), [0]);
+        assert_eq!(homes.of(&copied, &rows, &kv).unwrap(), [0]);
+        // Behind pages of both places nobody can go on.
+        let (mixed, rows) = step(&[(5, 1, &[1, 3])]);
+        assert!(matches!(homes.of(&mixed, &rows, &kv), Err(StepError::Contract(_))));
     }
 }

@@ -359,6 +359,8 @@ impl Test<'_> {
             _ => 0.0,
         };
         let of = |t: &Tensor| t.floats().map(<[f32]>::to_vec);
+        // All of a core, also where some of its numbers are compared.
+        let whole = made.floats().map_or(0, no_numbers);
         let found = match self.sampled(at, anatomy, id, made)? {
             Some(found) => found,
             None => {
@@ -369,6 +371,14 @@ impl Test<'_> {
             }
         };
         let Compared { made, core, size } = &found;
+        if made.len() != core.len() || !(size.is_empty() || size.len() == core.len()) {
+            return Err(format!(
+                "a core of {} numbers, {} to compare with, {} sizes",
+                made.len(),
+                core.len(),
+                size.len()
+            ));
+        }
         let largest = core.iter().fold(0f32, |m, x| m.max(x.abs()));
         for (i, (a, b)) in made.iter().zip(core).enumerate() {
             // Sums of n terms err by about √n roundings; attention by the roundings of its scores, which stand in an exponent.
@@ -390,7 +400,7 @@ impl Test<'_> {
             verdict.worst = verdict.worst.max(share);
         }
         verdict.bounded += core.len() as u64;
-        verdict.no_numbers += no_numbers(made);
+        verdict.no_numbers += whole;
         Ok(())
     }
 

@@ -243,7 +243,7 @@ impl Blocks<'_> {
     #[inline(always)]
     fn each<S: Simd, const OP: u8>(self, simd: S) {
         let Blocks { repeated: Repeated { block, times }, dense, blocks, out, .. } = self;
-        let whole = block.saturating_mul(times).min(out.len());
+        let whole = block.saturating_mul(times).min(out.len()).max(1);
         let parts = out.chunks_mut(whole).zip(dense.chunks(whole));
         if block == 1 {
             for ((out, dense), x) in parts.zip(blocks) {

@@ -35,7 +35,7 @@ async fn the_queue_counts_answers_whoever_asks_for_them() {
     let Err(turned) = three.await else { panic!("four answers find three places") };
     let error = app.turned(turned, "prompt", "max_tokens");
     assert_eq!((error.status.as_u16(), error.code), (429, "queue_full"), "{error:?}");
-    assert!(error.message.contains("2 may wait, and the 3 of this request find no place"), "{error:?}");
+    assert!(error.message.contains("0 wait where 2 may, and the 3 of this request find no place"), "{error:?}");
     let two = {
         let app = app.clone();
         let body = texts(1, 2);
