@@ -60,7 +60,14 @@ fn runs(small: Small<'_>, mesh: &str, buckets: &[Buckets], arguments: &[&str]) -
     all
 }
 
+/// What every run of the tests has time for.
 #[test]
+fn the_example_model_in_its_smallest_buckets() {
+    runs(NANO, "", &[FEWEST], MADE_UP);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --release -p suites --test hosted -- --ignored"]
 fn every_kernel_of_the_example_model() {
     let tiles = [4, 32, 64, 128].map(|n| [(One, n), (Ragged, 2048)]);
     let buckets: Vec<Buckets> = [FEWEST, MOST].into_iter().chain(tiles).collect();
@@ -71,6 +78,7 @@ fn every_kernel_of_the_example_model() {
 }
 
 #[test]
+#[ignore = "takes minutes: cargo test --release -p suites --test hosted -- --ignored"]
 fn kernels_of_the_full_model_made_small() {
     for (mesh, buckets) in [("", [FEWEST, MOST].as_slice()), ("tp=2", &[FEWEST])] {
         runs(BEAM, mesh, buckets, MADE_UP);
@@ -79,6 +87,7 @@ fn kernels_of_the_full_model_made_small() {
 
 /// Experts, rows and both spread over ranks.
 #[test]
+#[ignore = "takes minutes: cargo test --release -p suites --test hosted -- --ignored"]
 fn ranks_exchange_rows() {
     for mesh in ["ep=2", "dp=2", "dp=2,tp=2"] {
         runs(ROWS, mesh, &[FEWEST], MADE_UP);

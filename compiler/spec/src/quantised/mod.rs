@@ -156,6 +156,17 @@ pub(crate) fn none_in_codes(facts: &Facts, tensors: &Tensors, at: Span, out: &mu
 /// A line of `[stored]` and the place that it comes from.
 pub(crate) type Line = (Span, String);
 
+/// An entry of `plain`.
+fn entry(plain: &ir::StoredPlain) -> String {
+    match &plain.layers {
+        None => format!("{} = \"all\"", plain.weight),
+        Some(layers) => {
+            let layers: Vec<String> = layers.iter().map(usize::to_string).collect();
+            format!("{} = [{}]", plain.weight, layers.join(", "))
+        }
+    }
+}
+
 /// The lines of `[stored]`; errors where the scheme does not fit the spec. `facts` are those of the spec without it.
 pub(crate) fn lines(
     schemes: Schemes,
@@ -185,16 +196,7 @@ pub(crate) fn lines(
     }
     let files = tensors.zip(names);
     let decide::Decided { plain, mut lacking } = decide::plain(&mut scheme, facts, files, out)?;
-    let entries: Vec<String> = plain
-        .iter()
-        .map(|p| match &p.layers {
-            None => format!("{} = \"all\"", p.weight),
-            Some(layers) => {
-                let layers: Vec<String> = layers.iter().map(usize::to_string).collect();
-                format!("{} = [{}]", p.weight, layers.join(", "))
-            }
-        })
-        .collect();
+    let entries: Vec<String> = plain.iter().map(entry).collect();
     // Also when it is empty: a base may say what is plain where nobody says more.
     let entries = if entries.is_empty() { String::new() } else { format!(" {} ", entries.join(", ")) };
     lines.push((scheme.excluded_at, format!("plain = {{{entries}}}")));

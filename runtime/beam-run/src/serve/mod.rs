@@ -37,23 +37,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let text = text(args, dir, &artifact.kernels.facts.runtime.stop)?;
     let context_tokens = model::context_tokens(&artifact, args.context)?;
     let running = args.max_running.map(|n| n as usize);
-    let at_once = device::decoded_at_once(&artifact.plan);
-    if let Some(asked) = running.filter(|asked| *asked > at_once) {
-        eprintln!(
-            "warning: `--max-running` {asked}: at most {at_once} requests have a token in one step, as the artifact's largest bucket says; the others take turns"
-        );
-    }
-    let mut limits = args.scheduling.limits(context_tokens, running.unwrap_or(at_once))?;
+    let mut limits = args.scheduling.limits(context_tokens, places(running, &artifact))?;
     limits.draft = args.drafts.limits();
     args.drafts.find_room(&artifact, limits.step_tokens.filter(|_| args.model.draft.is_some()))?;
     let holds = (context_tokens, running.unwrap_or(CACHED_SEQUENCES));
-    // Where nobody gave a flag, the command line is not at fault.
-    let no_memory = |text: String| match (args.max_running, args.context) {
-        (None, None) => Failure::input(format!(
-            "{text}; say `--max-running` (room for {CACHED_SEQUENCES} is made without it) or `--context`"
-        )),
-        _ => Failure::usage(format!("{text}; lower `--max-running` or `--context`")),
-    };
+    let no_memory = |text| no_memory(args, text);
     let loading = Instant::now();
     let mut engine =
         args.scheduling.with_host_tier(model::engine_of(&artifact, &args.model, limits, holds, no_memory)?)?;
@@ -111,6 +99,27 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         log.finish(LAST_LINES);
     }
     served
+}
+
+/// How many requests run at once; a warning where no step has room for all of them.
+fn places(asked: Option<usize>, artifact: &Artifact) -> usize {
+    let at_once = device::decoded_at_once(&artifact.plan);
+    if let Some(asked) = asked.filter(|asked| *asked > at_once) {
+        eprintln!(
+            "warning: `--max-running` {asked}: at most {at_once} requests have a token in one step, as the artifact's largest bucket says; the others take turns"
+        );
+    }
+    asked.unwrap_or(at_once)
+}
+
+/// What is told where the cache has no memory. Where nobody gave a flag, the command line is not at fault.
+fn no_memory(args: &ServeArgs, text: String) -> Failure {
+    match (args.max_running, args.context) {
+        (None, None) => Failure::input(format!(
+            "{text}; say `--max-running` (room for {CACHED_SEQUENCES} is made without it) or `--context`"
+        )),
+        _ => Failure::usage(format!("{text}; lower `--max-running` or `--context`")),
+    }
 }
 
 /// What the artifact's drafter does, and a warning where nobody gave it weights.

@@ -133,19 +133,8 @@ pub fn selftest(
     let mut staged = staging(&loaded).map_err(PrepareError::Device)?;
     let mut homes = homes(&loaded, &pages)?;
     for rows in &course.steps {
-        let mut step = Step { entry: entry.name.clone(), ..Step::default() };
-        for (s, first, rows) in rows.iter().copied() {
-            let start = step.tokens.len();
-            for position in first..first + rows {
-                let draw = numerics::uniform(seed, (s * 100_000 + position) as u64);
-                step.tokens.push((draw * ends as f32) as i32);
-                step.positions.push(position as i32);
-            }
-            let pages = (0..per_sequence).map(|p| (s * per_sequence + p) as u32).collect::<Vec<u32>>().into();
-            step.sequences.push(SequenceRows { start, len: rows, pages });
-            let row = step.tokens.len() - 1;
-            step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
-        }
+        let mut step = drawn(rows, per_sequence, (ends, seed));
+        step.entry.clone_from(&entry.name);
         // Physical pages in another order than virtual ones.
         let count = (per_sequence * sequences) as i32;
         step.translation = pages.iter().map(|_| (0..count).map(|v| count - v).collect()).collect();
@@ -162,6 +151,24 @@ pub fn selftest(
     let chosen = choices(&loaded, &mut staged, vocab, seed).map_err(PrepareError::Device)?;
     verdicts.extend(chosen.map(|verdict| ("choice of tokens".to_owned(), verdict)));
     Ok(verdicts)
+}
+
+/// A step of these sequences, first positions and numbers of rows; tokens below `ends` are drawn by sequence and position.
+fn drawn(rows: &[(usize, usize, usize)], per_sequence: usize, (ends, seed): (usize, u64)) -> Step {
+    let mut step = Step::default();
+    for (s, first, rows) in rows.iter().copied() {
+        let start = step.tokens.len();
+        for position in first..first + rows {
+            let draw = numerics::uniform(seed, (s * 100_000 + position) as u64);
+            step.tokens.push((draw * ends as f32) as i32);
+            step.positions.push(position as i32);
+        }
+        let pages = (0..per_sequence).map(|p| (s * per_sequence + p) as u32).collect::<Vec<u32>>().into();
+        step.sequences.push(SequenceRows { start, len: rows, pages });
+        let row = step.tokens.len() - 1;
+        step.wanted.push(WantedRow { row, sampling: None, mask: None, logits: true });
+    }
+    step
 }
 
 struct Test<'a> {
