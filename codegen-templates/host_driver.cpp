@@ -6,7 +6,9 @@
 //
 // HOST_MODEL_DEVICES is how many devices there are (8), HOST_MODEL_LOG a file that gets the name of every kernel that was started.
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +31,8 @@ typedef int Result;
 typedef uint64_t Address;
 enum : Result { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 
-struct Module { void* library; std::string path; };
+// The file stays open: a library is known by the name of its file, and this is a number that would be given again.
+struct Module { void* library; int file; };
 struct Function { const model::Entry* entry; std::string name; int dynamic_bytes; };
 struct Work {
   std::function<void()> run;
@@ -70,6 +73,7 @@ static bool is_pinned(const void* p) {
 
 // Runs what one stream may run without this process; gives how the first kernel with a fault is called.
 static void run_beside(Stream& stream, char* at) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   dup2(2, 1);
   while (!stream.work.empty() && !stream.work.front().is_hosts) {
     Work& work = stream.work.front();
@@ -99,13 +103,20 @@ static Result flush() {
       beside.push_back({&stream, child});
     }
     if (beside.empty()) return is_broken ? LAUNCH_FAILED : SUCCESS;
-    for (const auto& [stream, child] : beside) {
+    // In the order in which they end: who has a fault is not heard from by those that it should meet, which would wait for ever.
+    for (size_t left = beside.size(); left > 0; --left) {
       int status = 0;
-      waitpid(child, &status, 0);
-      if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      const pid_t ended = waitpid(-1, &status, 0);
+      const auto own = std::find_if(beside.begin(), beside.end(), [=](const auto& one) { return one.second == ended; });
+      if (own == beside.end()) { is_broken = true; break; }
+      Stream* stream = own->first;
+      own->second = 0;
+      if (!is_broken && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
         const size_t s = std::find(streams.begin(), streams.end(), stream) - streams.begin();
         fprintf(stderr, "kernel `%s` ended with status %d\n", names + s % 256 * 256, status);
         is_broken = true;
+        for (const auto& one : beside)
+          if (one.second > 0) kill(one.second, SIGKILL);
       }
       while (!stream->work.empty() && !stream->work.front().is_hosts) stream->work.pop_front();
     }
@@ -242,22 +253,24 @@ Result cuModuleLoadData(Module** module, const void* image) {
   memcpy(&sections, bytes + 40, 8);
   memcpy(&size, bytes + 58, 2);
   memcpy(&count, bytes + 60, 2);
-  char path[] = "/tmp/host_model_XXXXXX";
-  const int file = mkstemp(path);
+  const int file = memfd_create("kernel", MFD_CLOEXEC);
   const size_t all = sections + (size_t)size * count;
   const bool written = file >= 0 && write(file, image, all) == (ssize_t)all;
-  if (file >= 0) close(file);
-  void* library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  void* library = written ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (!library) fprintf(stderr, "%s\n", written ? dlerror() : "a library cannot be written");
-  unlink(path);
-  if (!library) return INVALID_IMAGE;
-  *module = new Module{library, path};
+  if (!library) {
+    if (file >= 0) close(file);
+    return INVALID_IMAGE;
+  }
+  *module = new Module{library, file};
   return SUCCESS;
 }
 Result cuModuleUnload(Module* module) {
   ALONE;
   const Result done = flush();
   dlclose(module->library);
+  close(module->file);
   delete module;
   return done;
 }

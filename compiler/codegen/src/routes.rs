@@ -91,9 +91,10 @@ fn route(
         params.extend([core.address(*ids)?, count, Param::Picks { per_row: picks.per_row }]);
         declared = ", const int* ids, const int picks, int* plan";
         let groups = picks.groups;
-        after = format!(
-            "[&](int) {{ Sorted<{groups}, {tile}, {PRODUCT_WARPS}, {groups}>::run(ids, picks, picks, plan); }}"
-        );
+        // Where other ranks have some of the columns that are chosen among, a pick may name none of the groups here.
+        let all = if groups < columns { groups + 1 } else { groups };
+        after =
+            format!("[&](int) {{ Sorted<{groups}, {tile}, {PRODUCT_WARPS}, {all}>::run(ids, picks, picks, plan); }}");
     }
     params.extend(ends.params.iter().cloned());
     let _ = writeln!(

@@ -578,7 +578,8 @@ impl<E: Executor> Worker<E> {
         true
     }
 
-    /// Does what is asked for; false where that is to end. A client that has gone away has dropped its end of the answer, and misses nothing.
+    /// Does what is asked for; false where that is to end. A client that has gone away has dropped its end of the answer, and
+    /// misses nothing.
     fn take(&mut self, order: Order) -> bool {
         match order {
             Order::End => return false,

@@ -464,8 +464,8 @@ impl Kv {
     }
 
     /// Keeps the whole pages among the first `tokens.len()` positions of a sequence, and the windows that a continuation
-    /// from there needs, or the same tokens once more. Where the tree has a page of the same tokens, the sequence takes that one over and gives its own
-    /// back.
+    /// from there needs, or the same tokens once more. Where the tree has a page of the same tokens, the sequence takes
+    /// that one over and gives its own back.
     pub(crate) fn insert(&mut self, namespace: &Namespace, tokens: &[u32], table: &mut PageTable) {
         let page_tokens = self.pages.page_tokens();
         let n = (tokens.len() / page_tokens).min(table.pages.len());
