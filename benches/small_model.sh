@@ -9,7 +9,7 @@ model=examples/beam-nano
 [ -d "$out/device" ] || "$bin/beamc" compile model-spec/beam-nano.toml --target h200-bf16 -o "$out/device"
 [ -d "$out/cpu" ] || "$bin/beamc" compile model-spec/beam-nano.toml --target cpu -o "$out/cpu"
 "$bin/beam-run" doctor
-"$bin/beam-run" selftest "$out/device" --model $model
+"$bin/beam-run" selftest "$out/device" --model $model --quick
 python3 benches/compare.py tokens $model/eval/validation.safetensors "$out/tokens.json"
 "$bin/beam-run" score "$out/cpu" --model $model --tokens "$out/tokens.json" --out "$out/cpu.safetensors" > /dev/null
 "$bin/beam-run" score "$out/device" --model $model --executor cuda --tokens "$out/tokens.json" --out "$out/device.safetensors" > /dev/null
@@ -31,4 +31,4 @@ for clients in 1 8 32; do
   "$bin/beam-run" bench serve http://127.0.0.1:8077 --requests $((clients * 8)) --concurrency $clients --input-tokens 128 --output-tokens 64
 done
 
-[ -z "${SANITIZE:-}" ] || bash benches/sanitize.sh "$bin/beam-run" selftest "$out/device" --model $model
+[ -z "${SANITIZE:-}" ] || bash benches/sanitize.sh "$bin/beam-run" selftest "$out/device" --model $model --quick

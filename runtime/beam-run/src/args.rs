@@ -208,6 +208,9 @@ pub struct SelftestArgs {
     /// Make the weights up on the device, for models that this machine's memory does not hold; steps then have few rows.
     #[arg(long, requires = "synthetic")]
     pub on_device: bool,
+    /// One step of each phase (prompt, the rest of a prompt, decoding) instead of one for every bucket, for checkers such as compute-sanitizer.
+    #[arg(long)]
+    pub quick: bool,
     /// Seed of the tokens of the test's steps.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

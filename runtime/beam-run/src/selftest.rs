@@ -3,7 +3,7 @@
 use crate::args::SelftestArgs;
 use crate::failure::Failure;
 use crate::model;
-use device::{Given, Verdict, Weights};
+use device::{Given, Steps, Verdict, Weights};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,7 +17,8 @@ pub fn selftest(args: &SelftestArgs) -> Result<(), Failure> {
         Some(seed) => Given::Made(seed),
         None => Given::Store(&weights),
     };
-    let verdicts = device::selftest(&artifact, given, args.seed, args.model.ranks()).map_err(Failure::input)?;
+    let steps = if args.quick { Steps::EachPhase } else { Steps::EveryBucket };
+    let verdicts = device::selftest(&artifact, given, args.seed, args.model.ranks(), steps).map_err(Failure::input)?;
     let wrong = verdicts.values().filter(|v| !v.is_right()).count();
     let text = if args.json { in_json(&verdicts, wrong) } else { in_words(&verdicts, wrong) };
     // A closed pipe is the reader's decision, not a fault.
@@ -43,7 +44,8 @@ fn in_json(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
         })
     };
     let regions: Vec<_> = verdicts.iter().map(of).collect();
-    format!("{:#}\n", json!({ "ok": wrong == 0, "wrong": wrong, "regions": regions }))
+    let idle = not_started(verdicts);
+    format!("{:#}\n", json!({ "ok": wrong == 0, "wrong": wrong, "not_started": idle, "regions": regions }))
 }
 
 fn in_words(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
@@ -65,5 +67,14 @@ fn in_words(verdicts: &BTreeMap<String, Verdict>, wrong: usize) -> String {
     }
     let exact: u64 = verdicts.values().map(|v| v.exact).sum();
     let bounded: u64 = verdicts.values().map(|v| v.bounded).sum();
-    text + &format!("{} regions, {wrong} wrong; {exact} numbers exact, {bounded} bounded\n", verdicts.len())
+    let idle = match not_started(verdicts) {
+        0 => String::new(),
+        n => format!("; {n} kernels were started by no step, and nothing is said of them"),
+    };
+    text + &format!("{} regions, {wrong} wrong; {exact} numbers exact, {bounded} bounded{idle}\n", verdicts.len())
+}
+
+/// Kernels that no step started.
+fn not_started(verdicts: &BTreeMap<String, Verdict>) -> usize {
+    verdicts.values().map(|v| v.idle.len()).sum()
 }

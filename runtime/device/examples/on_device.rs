@@ -6,7 +6,7 @@
 
 use artifact::Artifact;
 use device::checkpoint::{Checkpoint, LoadOptions};
-use device::{CudaExecutor, Given, Ranks, Weights, pool_pages_for, selftest};
+use device::{CudaExecutor, Given, Ranks, Steps, Weights, pool_pages_for, selftest};
 use engine::{Executor, SequenceRows, Step, StepOutput, WantedRow};
 use std::error::Error;
 use std::io::Write;
@@ -80,7 +80,7 @@ fn starts(artifact: &Artifact) {
 }
 
 fn verdicts(artifact: &Artifact, weights: &Weights) -> Result<(), Box<dyn Error>> {
-    let verdicts = selftest(artifact, Given::Store(weights), 1, placed())?;
+    let verdicts = selftest(artifact, Given::Store(weights), 1, placed(), Steps::EveryBucket)?;
     for (region, v) in verdicts.iter().filter(|(_, v)| !v.is_right()) {
         println!("WRONG {region}: {} of {} bits, {:.3} of the bound: {:?}", v.wrong, v.exact, v.worst, v.first);
     }

@@ -113,7 +113,8 @@ impl Cpu {
         (rows, counts): (&Rows, RowCounts),
         inputs: &Inputs,
     ) -> Result<(), StepError> {
-        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None, arrivals: None }.run_on(inputs)
+        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None, arrivals: None, team: None }
+            .run_on(inputs)
     }
 
     /// Runs a draft step.
@@ -203,6 +204,7 @@ impl Runs for Cpu {
             counts,
             probing: probing.as_deref_mut(),
             arrivals: lent(&mut arrivals),
+            team: None,
         };
         walker.run(step)?;
         if let Some(arrivals) = arrivals {

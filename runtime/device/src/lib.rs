@@ -5,6 +5,7 @@
 //! prepare/      kernel module + plan + weights → kernels with resolved geometry, per graph and instance
 //! walker.rs     one walk through a bucket's programs: the only place that knows launch order
 //! segment.rs    operations of one or more regions, run some rows at a time
+//! team.rs       threads that stay awake while steps of few rows follow each other
 //! kernels/      what an operation computes, on the CPU
 //! cpu.rs        the executor that serves: walker + kernels + paged cache
 //! cuda/         the executor that runs an artifact's kernels on a CUDA device
@@ -36,6 +37,7 @@ mod probe;
 mod segment;
 mod shell;
 mod store;
+mod team;
 mod threads;
 mod truth;
 mod view;
@@ -44,7 +46,7 @@ mod walker;
 pub use ahead::Ahead;
 pub use checkpoint::Weights;
 pub use cpu::CpuExecutor;
-pub use cuda::{CudaExecutor, Given, Ranks, Timed, Verdict, describe_device, selftest};
+pub use cuda::{CudaExecutor, Given, Ranks, Steps, Timed, Verdict, describe_device, selftest};
 pub use error::PrepareError;
 pub use files::FileTier;
 pub use kernels::matmul::has_fused_multiply_add;

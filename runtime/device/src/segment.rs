@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
 use crate::prepare::{Operation, Params, Prepared, RowCounts, RowsOf, Segment, Sink, Source, Spot};
+use crate::team::Gathered;
 use crate::view::{Target, View};
 use ir::ValueId;
 use rayon::prelude::*;
@@ -14,6 +15,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// Work below this many element operations is not worth waking a thread (a wake-up costs some ten microseconds).
 const PARALLEL_WORK: usize = 1 << 16;
+
+/// Work that threads which are awake share out, by rows: less is done before it is handed over; with more, each had better have its part of the
+/// weights, which all of them would read otherwise.
+const TEAM_WORK: Range<usize> = 1 << 13..1 << 21;
+
+/// Rows that such a thread has at least.
+const TEAM_ROWS: usize = 2;
 
 /// Rows at hand: enough that a weight is read seldom, few enough that what is between operations stays near.
 const ROWS: Bounds = Bounds { least: 16, most: 256 };
@@ -58,6 +66,19 @@ pub(crate) struct Run<'a> {
     pub slots: &'a [Option<usize>],
     /// The rows that run, ascending and apart; `None`: all.
     pub seen: Option<&'a [Range<usize>]>,
+    /// Threads that are awake, for steps of few rows.
+    pub team: Option<&'a Gathered>,
+}
+
+/// Who runs blocks of rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// This thread, one after the other.
+    This,
+    /// Threads that are awake.
+    Team,
+    /// All threads, which are woken.
+    All,
 }
 
 /// The caches, written by one block of rows at a time or read by all.
@@ -98,11 +119,11 @@ impl Run<'_> {
         let (reads, targets) = arena.open(&slots(&self.segment.reads), &slots(&self.segment.writes), aside);
         let pools = if self.segment.stores { Pools::Write(Mutex::new(pools)) } else { Pools::Read(pools) };
         let mut blocks = Vec::new();
-        let mut parallel = false;
+        let mut by = By::This;
         let all = 0..total;
         for seen in self.seen.unwrap_or(std::slice::from_ref(&all)) {
             let (rows, shared) = self.rows_at_once(seen.len(), hook.is_some());
-            parallel |= shared;
+            by = if by == By::All { by } else { shared };
             blocks.extend(seen.clone().step_by(rows.max(1)).map(|first| {
                 let count = rows.min(seen.end - first);
                 Block { first, count, alone: rows >= seen.len(), reads: &reads, pools: &pools }
@@ -119,34 +140,40 @@ impl Run<'_> {
                 (rest, at) = (behind, block.first + block.count);
             }
         }
-        let blocks = blocks.iter().zip(parts);
-        if parallel {
-            let blocks: Vec<_> = blocks.collect();
-            return blocks.into_par_iter().try_for_each(|(block, mut targets)| self.block(block, &mut targets, None));
+        let blocks: Vec<_> = blocks.iter().zip(parts).collect();
+        let run = |(block, mut targets): (&Block<'_>, Vec<Option<Target<'_>>>)| self.block(block, &mut targets, None);
+        match (by, self.team) {
+            (By::All, _) => blocks.into_par_iter().try_for_each(run),
+            (By::Team, Some(team)) => team.run(blocks, run),
+            _ => {
+                let mut hook = hook;
+                blocks
+                    .into_iter()
+                    .try_for_each(|(block, mut targets)| self.block(block, &mut targets, hook.as_deref_mut()))
+            }
         }
-        let mut hook = hook;
-        for (block, mut targets) in blocks {
-            self.block(block, &mut targets, hook.as_deref_mut())?;
-        }
-        Ok(())
     }
 
-    /// How many rows go through the operations together, and whether several threads do so.
-    fn rows_at_once(&self, total: usize, in_order: bool) -> (usize, bool) {
+    /// How many rows go through the operations together, and who runs them.
+    fn rows_at_once(&self, total: usize, in_order: bool) -> (usize, By) {
         if self.segment.rows == RowsOf::Nothing {
-            return (1, false);
+            return (1, By::This);
         }
         let threads = rayon::current_num_threads();
         let near = (SCRATCH_BYTES / self.segment.scratch_bytes.max(1)).clamp(ROWS.least, ROWS.most) / 8 * 8;
-        let parallel = !in_order
-            && threads > 1
-            && total >= ROWS.least * threads
-            && total.saturating_mul(self.segment.work) >= PARALLEL_WORK;
-        if !parallel {
+        let work = total.saturating_mul(self.segment.work);
+        if total < ROWS.least * threads {
+            let parts = self.team.map_or(1, Gathered::parts).min(total / TEAM_ROWS);
+            if !in_order && parts > 1 && TEAM_WORK.contains(&work) {
+                return (total.div_ceil(parts), By::Team);
+            }
             // Few rows stay together, so that a kernel alone with them can share out its weight.
-            return (if total < ROWS.least * threads { total } else { even(total, near) }, false);
+            return (total, By::This);
         }
-        (even(total, total.div_ceil(threads).min(near).min(PARALLEL_ROWS)), true)
+        if in_order || threads == 1 || work < PARALLEL_WORK {
+            return (even(total, near), By::This);
+        }
+        (even(total, total.div_ceil(threads).min(near).min(PARALLEL_ROWS)), By::All)
     }
 
     fn block(
@@ -222,6 +249,7 @@ impl Run<'_> {
             panels: self.params.panels(id),
             number: self.params.number(id),
             alone: block.alone,
+            team: self.team.filter(|_| block.alone),
         }
     }
 

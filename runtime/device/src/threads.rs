@@ -1,5 +1,8 @@
 //! How many threads compute.
 
+use crate::team::Gathered;
+use std::ops::Range;
+
 /// Threads that cannot be had.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("D0111: {asked} threads are asked for, {found} compute already; ask once, before anything runs")]
@@ -33,6 +36,14 @@ const WORTH_WAKING: usize = 1 << 22;
 
 /// The same of several rows, which meet a weight together and are done with as many in a quarter of the time.
 const WORTH_WAKING_FOR_ROWS: usize = 1 << 24;
+
+/// Multiplications that threads which are awake share out.
+const WORTH_SHARING: Range<usize> = 1 << 18..WORTH_WAKING_FOR_ROWS;
+
+/// Whether threads which are awake share out so many multiplications.
+pub(crate) fn shares_awake(multiplications: usize, team: &Gathered) -> bool {
+    WORTH_SHARING.contains(&multiplications) && team.parts() > 1
+}
 
 /// Whether so many multiplications of `rows` rows are shared out among threads.
 pub(crate) fn shares(multiplications: usize, rows: usize) -> bool {

@@ -10,10 +10,14 @@ use crate::prepare::{
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
 use crate::shell::write_layer;
+use crate::team::{Gathered, gather};
 use crate::view::{Target, View};
 use engine::{Arrivals, Step, StepError};
 use ir::{KernelEntry, ValueId};
 use std::ops::Range;
+
+/// Token rows of a step for which threads are kept awake. One row has nothing to share out by rows; many are worth waking threads.
+const FEW_ROWS: Range<usize> = 2..128;
 
 /// One step under way.
 pub(crate) struct Walker<'a> {
@@ -27,6 +31,8 @@ pub(crate) struct Walker<'a> {
     pub probing: Option<&'a mut Probing>,
     /// Layers of the step's pages that are still to come.
     pub arrivals: Option<&'a mut dyn Arrivals>,
+    /// Threads that are awake for it.
+    pub team: Option<Gathered>,
 }
 
 /// A graph as one stage of the walk runs it.
@@ -69,6 +75,7 @@ impl Walker<'_> {
 
     fn programs(&mut self, seen: Option<&[Range<usize>]>) -> Result<(), StepError> {
         let (entry, bucket) = (self.entry, self.bucket);
+        self.team = Some(self.counts.tokens).filter(|n| FEW_ROWS.contains(n)).and_then(|_| gather());
         let none = vec![None; self.pools.kinds()];
         let last = entry.graphs.len() - 1;
         let stage = |number: usize, graph: usize, slots, seen| Stage {
@@ -151,6 +158,7 @@ impl Walker<'_> {
             counts: self.counts,
             slots: stage.slots,
             seen: stage.seen.filter(|_| segment.may_skip),
+            team: self.team.as_ref(),
         };
         let ended = match &mut self.probing {
             None => run.run(self.arena, self.pools, self.aside, None),

@@ -32,7 +32,7 @@ mod walk;
 
 pub use executor::CudaExecutor;
 pub use ranks::Ranks;
-pub use selftest::{Given, Verdict, selftest};
+pub use selftest::{Given, Steps, Verdict, selftest};
 pub use timeline::Timed;
 
 /// Name of the device and its architecture, or what is missing; for `doctor`.

@@ -65,6 +65,15 @@ pub enum Given<'a> {
     Made(u64),
 }
 
+/// Which steps a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// One for every bucket, so that every kernel that a step can start is started.
+    EveryBucket,
+    /// One of each phase, for checkers that slow every instruction down.
+    EachPhase,
+}
+
 /// Sequences of the test: rows of a first step, which crosses pages and windows, then a row each, then a step for every bucket.
 const LENGTHS: [usize; 3] = [70, 33, 1];
 /// The same where few rows are interpreted.
@@ -80,10 +89,14 @@ pub fn selftest(
     given: Given<'_>,
     seed: u64,
     placed: Ranks,
+    steps: Steps,
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
     let (lengths, decoded) = if matches!(given, Given::Store(_)) { (LENGTHS, DECODED) } else { (FEW, 1) };
     let buckets = artifact.plan.entries.iter().take(1).flat_map(|e| &e.buckets).map(|b| b.bucket.clone());
-    let course = Course::of(&lengths, decoded, &buckets.collect::<Vec<_>>());
+    let course = match steps {
+        Steps::EveryBucket => Course::of(&lengths, decoded, &buckets.collect::<Vec<_>>()),
+        Steps::EachPhase => Course::of_phases(&lengths),
+    };
     let sequences = course.lengths.len();
     let longest = course.lengths.iter().copied().max().unwrap_or(1);
     let pages = pool_pages_for(&artifact.plan, longest, sequences);

@@ -5,6 +5,9 @@ use ir::{Bucket, RowsPerSequence};
 /// Longest prompt that is interpreted; larger buckets are reached by many short ones.
 const LONGEST_PROMPT: usize = 600;
 
+/// Rows that go on with a prompt, in a step of each phase.
+const CHUNK: usize = 20;
+
 /// Rows of one sequence in a step: which sequence, its first position, how many.
 pub type Rows = (usize, usize, usize);
 
@@ -50,6 +53,16 @@ impl Course {
         course
     }
 
+    /// One step of each phase: a prompt of several sequences, the rest of one's beside rows of the others, a row each, a row of one.
+    pub fn of_phases(lengths: &[usize]) -> Course {
+        let mut course = Course::default();
+        course.step(lengths.iter().copied().enumerate());
+        course.step((0..lengths.len()).map(|sequence| (sequence, if sequence == 0 { CHUNK } else { 1 })));
+        course.step((0..lengths.len()).map(|sequence| (sequence, 1)));
+        course.step([(0, 1)]);
+        course
+    }
+
     fn step(&mut self, rows: impl IntoIterator<Item = (usize, usize)>) {
         let mut step = Vec::new();
         for (sequence, count) in rows {
@@ -84,6 +97,15 @@ mod tests {
             step.wanted.push(WantedRow { row: step.tokens.len() - 1, sampling: None, mask: None, logits: true });
         }
         step
+    }
+
+    #[test]
+    fn phases_go_on_where_sequences_were() {
+        let course = Course::of_phases(&[70, 33, 1]);
+        let prompt = vec![(0, 0, 70), (1, 0, 33), (2, 0, 1)];
+        let chunk = vec![(0, 70, CHUNK), (1, 33, 1), (2, 1, 1)];
+        assert_eq!(course.steps, [prompt, chunk, vec![(0, 90, 1), (1, 34, 1), (2, 2, 1)], vec![(0, 91, 1)]]);
+        assert_eq!(course.lengths, [92, 35, 3]);
     }
 
     #[test]

@@ -81,7 +81,15 @@ impl Attend {
         let group = row / self.kv_heads;
         let count = out.len() / row;
         let seen: usize = (0..count).map(|r| job.visible(r).len()).sum();
-        if !launch.alone || !threads::shares(seen * row * SCORE_PRODUCTS, count) {
+        let products = seen * row * SCORE_PRODUCTS;
+        if let Some(team) = launch.team.filter(|team| count > 1 && threads::shares_awake(products, team)) {
+            let share = count.div_ceil(team.parts());
+            return team.run(out.chunks_mut(share * row).enumerate().collect(), |(i, out)| {
+                job.tile(i * share..(i * share + share).min(count), 0..self.kv_heads, out);
+                Ok(())
+            });
+        }
+        if !launch.alone || !threads::shares(products, count) {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });

@@ -1,6 +1,6 @@
 //! `linear`: dense products, and products in which each row picks its slice of the weight.
 
-use super::matmul::{Panels, Terms, multiply, multiply_picked};
+use super::matmul::{Panels, Terms, multiply, multiply_by, multiply_picked};
 use super::nest::{Nest, Shape, lengths, strides_along};
 use super::{KernelResult, Launching};
 use crate::threads;
@@ -149,7 +149,11 @@ impl Linear {
                 Ok(())
             }
             (Some(panels), out) => {
-                multiply(x, panels, 0, self.terms, out, launch.alone);
+                let multiplications = products * self.n * self.k;
+                match (launch.team.filter(|team| threads::shares_awake(multiplications, team)), out) {
+                    (Some(team), Target::F32(out)) if products > 1 => multiply_by(team, x, panels, self.terms, out),
+                    (_, out) => multiply(x, panels, 0, self.terms, out, launch.alone),
+                }
                 Ok(())
             }
             (None, Target::F32(out)) => {

@@ -15,6 +15,7 @@
 //! registers: with one row, reading the weights is all there is to it.
 
 use super::spread::Spread;
+use crate::team::Gathered;
 use crate::threads;
 use crate::view::Target;
 use ir::Order;
@@ -22,6 +23,8 @@ use prefetch_index::prefetch_index;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::cell::Cell;
+use std::convert::Infallible;
+use std::ops::Range;
 
 /// Outputs in a panel.
 pub(crate) const WIDTH: usize = 32;
@@ -181,23 +184,53 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
         return;
     }
     // Few rows: each thread takes some panels, and the parts are put together afterwards.
-    let share = weight.count().div_ceil(helpers * 2).max(1);
-    let parts: Vec<(usize, Vec<f32>)> = (0..weight.count())
-        .step_by(share)
-        .collect::<Vec<_>>()
-        .into_par_iter()
-        .map(|first| {
-            let panels = first..(first + share).min(weight.count());
-            let width = (panels.end * WIDTH).min(n) - panels.start * WIDTH;
-            let mut part = vec![0.0; m * width];
-            rows_times_panels(x, w, panels, Target::F32(&mut part), width);
-            (width, part)
-        })
-        .collect();
+    let mut parts = parts(weight, m, helpers * 2);
+    parts.par_iter_mut().for_each(|part| part.multiply(x, w));
+    put_together(&parts, out, n);
+}
+
+/// The same by threads that are awake, for products that are not worth waking others.
+pub(crate) fn multiply_by(team: &Gathered, x: &[f32], weight: &Panels, terms: Terms, out: &mut [f32]) {
+    let same = terms == Terms::Apart && weight.spread.fuses(x);
+    let w = Slice { weight, slice: 0, terms, same };
+    let mut parts = parts(weight, out.len() / weight.n, team.parts());
+    let Ok(()) = team.run(parts.iter_mut().collect(), |part| {
+        part.multiply(x, w);
+        Ok::<(), Infallible>(())
+    });
+    put_together(&parts, out, weight.n);
+}
+
+/// Some panels of all rows.
+struct Part {
+    panels: Range<usize>,
+    /// Outputs of a row, and all of them.
+    width: usize,
+    numbers: Vec<f32>,
+}
+
+impl Part {
+    fn multiply(&mut self, x: &[f32], w: Slice<'_>) {
+        rows_times_panels(x, w, self.panels.clone(), Target::F32(&mut self.numbers), self.width);
+    }
+}
+
+/// The panels of a slice in at most so many parts.
+fn parts(weight: &Panels, rows: usize, most: usize) -> Vec<Part> {
+    let share = weight.count().div_ceil(most).max(1);
+    let part = |first: usize| {
+        let panels = first..(first + share).min(weight.count());
+        let width = (panels.end * WIDTH).min(weight.n) - panels.start * WIDTH;
+        Part { panels, width, numbers: vec![0.0; rows * width] }
+    };
+    (0..weight.count()).step_by(share).map(part).collect()
+}
+
+fn put_together(parts: &[Part], out: &mut [f32], n: usize) {
     let mut at = 0;
-    for (width, part) in parts {
-        for (row, values) in part.chunks_exact(width).enumerate() {
-            out[row * n + at..row * n + at + width].copy_from_slice(values);
+    for Part { width, numbers, .. } in parts {
+        for (row, numbers) in numbers.chunks_exact(*width).enumerate() {
+            out[row * n + at..row * n + at + width].copy_from_slice(numbers);
         }
         at += width;
     }
@@ -242,7 +275,7 @@ struct Slice<'a> {
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
-fn rows_times_panels(x: &[f32], w: Slice<'_>, panels: std::ops::Range<usize>, mut out: Target<'_>, width: usize) {
+fn rows_times_panels(x: &[f32], w: Slice<'_>, panels: Range<usize>, mut out: Target<'_>, width: usize) {
     pulp::Arch::new().dispatch(Product { x, w, panels, then: None, lines: Lines::All, out: &mut out, width });
 }
 
@@ -269,7 +302,7 @@ impl Lines<'_> {
 struct Product<'a, 'b> {
     x: &'a [f32],
     w: Slice<'a>,
-    panels: std::ops::Range<usize>,
+    panels: Range<usize>,
     /// The slice that is multiplied behind this one, if there is one.
     then: Option<usize>,
     lines: Lines<'a>,

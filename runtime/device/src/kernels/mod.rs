@@ -23,6 +23,7 @@ pub(crate) mod walk;
 
 use crate::cache::Cache;
 use crate::contract::Rows;
+use crate::team::Gathered;
 use crate::view::{Target, View};
 use matmul::Panels;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ pub(crate) struct Launching<'a> {
     pub number: f32,
     /// Whether the kernel may wake other threads: its rows are all there are.
     pub alone: bool,
+    /// Threads that are awake, where it is alone.
+    pub team: Option<&'a Gathered>,
 }
 
 /// Why a launch cannot be finished: an index out of its range. Texts name both facts.

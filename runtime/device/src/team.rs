@@ -1,0 +1,159 @@
+//! Threads that stay awake from one step of few rows to the next.
+//!
+//! Such a step takes about a millisecond and its threads part and meet dozens of times, every few ten microseconds. A thread that
+//! sleeps needs as long to wake as its part takes, so these look for work without a pause while steps follow each other,
+//! and sleep when none came for [`LINGER`]. What a thread that does not come at once costs is noticed, and the team is then left
+//! alone for a while: another program has its processor.
+
+use crate::threads;
+use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Helpers at most: more have too few rows each, and wait for memory.
+const MOST_HELPERS: usize = 3;
+
+/// How long a helper looks for work after the last step.
+const LINGER: Duration = Duration::from_micros(300);
+
+/// A part that is still not done so long after the others says that its thread does not run.
+const STALLED: Duration = Duration::from_micros(400);
+
+/// How long the team is left alone then.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Times a helper looks for work between two looks at the clock.
+const LOOKS: usize = 64;
+
+/// Turns between the end of the last part and that of its bookkeeping, a few ten nanoseconds: whoever waits for the latter in the
+/// usual way falls asleep.
+const SETTLE: usize = 4;
+
+struct Team {
+    pool: ThreadPool,
+    helpers: usize,
+    began: Instant,
+    /// Helpers that were woken, and of these those that look for work already.
+    called: AtomicUsize,
+    awake: AtomicUsize,
+    /// Steps under way.
+    steps: AtomicUsize,
+    /// Until when nothing is shared, in microseconds since `began`.
+    paused_until: AtomicU64,
+}
+
+/// The team of this process; none where one thread computes.
+fn team() -> Option<&'static Team> {
+    static TEAM: OnceLock<Option<Team>> = OnceLock::new();
+    let made = || {
+        let helpers = threads::threads().saturating_sub(1).min(MOST_HELPERS);
+        let pool = ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("team-{i}"));
+        // Without threads it does without.
+        let pool = (helpers > 0).then(|| pool.build().ok()).flatten()?;
+        let zero = || AtomicUsize::new(0);
+        let (called, awake, steps, paused_until) = (zero(), zero(), zero(), AtomicU64::new(0));
+        Some(Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until })
+    };
+    TEAM.get_or_init(made).as_ref()
+}
+
+/// A step under way, for which helpers stay awake.
+pub(crate) struct Gathered(&'static Team);
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.0.steps.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Wakes the helpers for a step; they come while it runs already.
+pub(crate) fn gather() -> Option<Gathered> {
+    let team = team()?;
+    if team.now() < team.paused_until.load(Ordering::Relaxed) {
+        return None;
+    }
+    team.steps.fetch_add(1, Ordering::AcqRel);
+    let missing = team.helpers.saturating_sub(team.called.load(Ordering::Acquire));
+    for _ in 0..missing {
+        team.called.fetch_add(1, Ordering::AcqRel);
+        team.pool.spawn(|| team.keep());
+    }
+    Some(Gathered(team))
+}
+
+impl Team {
+    /// Microseconds since the team was made.
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
+    }
+
+    /// A helper's life: looks for parts until no step has been under way for a while.
+    fn keep(&self) {
+        self.awake.fetch_add(1, Ordering::AcqRel);
+        let mut last = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if !matches!(rayon::yield_now(), Some(Yield::Executed)) {
+                    spin_loop();
+                }
+            }
+            if self.steps.load(Ordering::Acquire) > 0 {
+                last = Instant::now();
+            } else if last.elapsed() > LINGER {
+                break;
+            }
+        }
+        self.awake.fetch_sub(1, Ordering::AcqRel);
+        self.called.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Gathered {
+    /// In how many parts work may be shared out now.
+    pub fn parts(&self) -> usize {
+        let paused = self.0.paused_until.load(Ordering::Relaxed);
+        if paused > 0 && self.0.now() < paused { 1 } else { 1 + self.0.awake.load(Ordering::Acquire) }
+    }
+
+    /// Runs a few parts, the first on this thread; the first error of any.
+    pub fn run<T: Send, E: Send>(&self, parts: Vec<T>, run: impl Fn(T) -> Result<(), E> + Sync) -> Result<(), E> {
+        let mut parts = parts.into_iter();
+        let Some(own) = parts.next() else { return Ok(()) };
+        let left = AtomicUsize::new(parts.len());
+        let failed = Mutex::new(None);
+        let (left, failed, run) = (&left, &failed, &run);
+        self.0.pool.in_place_scope(|scope| {
+            for part in parts {
+                scope.spawn(move |_| {
+                    if let Err(error) = run(part) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
+                    left.fetch_sub(1, Ordering::Release);
+                });
+            }
+            let done = run(own);
+            self.wait(left);
+            done
+        })?;
+        failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    }
+
+    /// Waits for the parts of others.
+    fn wait(&self, left: &AtomicUsize) {
+        let mut since = None;
+        let mut turns = 0usize;
+        while left.load(Ordering::Acquire) > 0 {
+            spin_loop();
+            turns += 1;
+            if turns.is_multiple_of(LOOKS) && since.get_or_insert_with(Instant::now).elapsed() > STALLED {
+                let until = self.0.now() + PAUSE.as_micros() as u64;
+                self.0.paused_until.store(until, Ordering::Relaxed);
+                // Whoever ends the part last wakes this thread.
+                return;
+            }
+        }
+        (0..SETTLE).for_each(|_| spin_loop());
+    }
+}
