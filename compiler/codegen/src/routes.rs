@@ -13,7 +13,7 @@ const MOST_SORTED: u64 = 128;
 /// Token rows that a block has at once where the matrix units do not take its formats.
 const ROWS_APART: u64 = 2;
 /// Token rows for which the matrix units are not worth it: they are selected from faster by whole blocks.
-const FEWEST_ROWS: u64 = 2;
+const FEWEST_ROWS: u64 = 1;
 /// Columns of a warp on the matrix units.
 const WARP_COLUMNS: u64 = 16;
 

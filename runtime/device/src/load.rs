@@ -164,6 +164,11 @@ pub fn decoded_at_once(plan: &Plan) -> usize {
 /// Whether ranks have token rows of their own. Each then has the cache of its own sequences, and none goes on behind what another
 /// has computed.
 pub fn rows_are_apart(artifact: &Artifact) -> bool {
-    let sharding = artifact.kernels.sharding.as_ref();
-    sharding.and_then(|s| s.rows.get(TOKEN_ROWS)).is_some_and(|over| artifact.memory.mesh.parts(over) > 1)
+    places_of_rows(artifact) > 1
+}
+
+/// Over how many places of the mesh token rows are spread.
+pub(crate) fn places_of_rows(artifact: &Artifact) -> u64 {
+    let over = artifact.kernels.sharding.as_ref().and_then(|s| s.rows.get(TOKEN_ROWS));
+    over.map_or(1, |over| artifact.memory.mesh.parts(over))
 }

@@ -157,3 +157,33 @@ impl Gathered {
         (0..SETTLE).for_each(|_| spin_loop());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts run once each, whoever runs them, an error of any is told, and who does not come in time is left alone for a while.
+    #[test]
+    fn parts_run_once_and_errors_are_told() {
+        let Some(gathered) = gather() else {
+            assert!(threads::threads() == 1 || team().is_none_or(|t| t.now() < t.paused_until.load(Ordering::Relaxed)));
+            return;
+        };
+        for count in 0..6usize {
+            let mut numbers = vec![0; count];
+            let run = |(i, number): (usize, &mut usize)| {
+                *number += i + 1;
+                if i == 4 { Err(i) } else { Ok(()) }
+            };
+            let done = gathered.run(numbers.iter_mut().enumerate().collect(), run);
+            assert_eq!(done, if count > 4 { Err(4) } else { Ok(()) });
+            assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
+        }
+        let slow = |i: u64| {
+            std::thread::sleep(STALLED * 4 * i as u32);
+            Ok::<(), ()>(())
+        };
+        assert_eq!(gathered.run(vec![0, 1], slow), Ok(()));
+        assert_eq!(gathered.parts(), 1);
+    }
+}

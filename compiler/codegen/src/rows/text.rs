@@ -10,6 +10,9 @@ use ir::{Axis, DType, Op, ReduceOp, TopWhat, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+/// Stands for the number of a stage where what was computed in stages is stored.
+const LATE: usize = usize::MAX;
+
 /// Threads of a block whose rows take less than a block.
 const SMALL_BLOCK: i64 = 256;
 /// Threads of a block that has no rows to keep together.
@@ -572,7 +575,10 @@ impl Kernel<'_> {
     ) -> Result<(), String> {
         let groups = ceil(ceil(n, 8), self.geometry.lanes);
         let is_max = |id: &ValueId| matches!(self.job.graph.node(*id).op, Op::Reduce { op: ReduceOp::Max, .. });
-        let _ = writeln!(out, "  // stage {number}: {n} elements");
+        let _ = match number {
+            LATE => writeln!(out, "  // what is stored last: {n} elements"),
+            number => writeln!(out, "  // stage {number}: {n} elements"),
+        };
         for id in items.iter().filter(|v| self.kept.contains(v)) {
             let kind = c_type(self.job.dtype(*id));
             let _ = writeln!(out, "  {kind} {}[{groups}][8];", self.register_name(*id));
@@ -741,7 +747,7 @@ impl Kernel<'_> {
             let text = self.at(&mut body, id, &coords)?;
             let (mut before, mut after) = (Vec::new(), Vec::new());
             self.element_store(id, &sink, &coords, &text, &mut body, &mut before, &mut after)?;
-            self.loop_text(usize::MAX, n, &[], &[], &body, &before, &after, out)?;
+            self.loop_text(LATE, n, &[], &[], &body, &before, &after, out)?;
         }
         Ok(())
     }

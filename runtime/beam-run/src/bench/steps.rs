@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// Steps before those that count: the first runs start by start, the second is recorded.
 const UNCOUNTED: usize = 3;
+/// Device time before steps that count: a device that was idle takes a moment to reach its clocks.
+const WARM_UP_US: f64 = 300e3;
 /// Kernels of a step that are printed.
 const SHOWN: usize = 16;
 
@@ -157,6 +159,11 @@ impl<'a> Bench<'a> {
     /// Decodes sequences behind a context.
     fn decode(&mut self, count: usize, args: &BenchStepsArgs) -> Result<Case, Failure> {
         let rows = |at: usize| (0..count).map(|s| (s, args.context + at, 1)).collect::<Vec<Rows>>();
+        let mut warm = 0.0;
+        while warm < WARM_UP_US {
+            let step = self.step(&rows(0));
+            warm += f64::from(self.executor.device_micros(&step).map_err(Failure::device)?).max(1.0);
+        }
         let mut micros = Vec::new();
         for at in 0..args.runs + UNCOUNTED {
             let step = self.step(&rows(at));

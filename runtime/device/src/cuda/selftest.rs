@@ -13,7 +13,7 @@ use super::selftest_steps::Course;
 use super::walk::{Counts, Loaded, Stage, graph_of_all, place};
 use crate::error::PrepareError;
 use crate::finish::facts;
-use crate::load::pool_pages_for;
+use crate::load::{places_of_rows, pool_pages_for};
 use crate::prepare::{result_width, tokens_end};
 use crate::store::WeightStore;
 use crate::truth::weight_map;
@@ -21,7 +21,7 @@ use crate::view::View;
 use artifact::{Artifact, Param};
 use engine::{SequenceRows, Step, StepError, WantedRow};
 use interp::{Context, Data, Env, MemoryCache, NoHooks, RankWeights, Tensor, WeightMap, WeightSource, eval_graph};
-use ir::{Anatomy, DType, Facts, Graph, GraphBuilder, Launch, Mesh, Op, TensorType, Type, Unary, ValueId};
+use ir::{Anatomy, Bucket, DType, Facts, Graph, GraphBuilder, Launch, Mesh, Op, TensorType, Type, Unary, ValueId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -83,6 +83,23 @@ const DECODED: usize = 3;
 /// Unit roundoff of binary32.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 
+/// The steps of a test. A rank that stands in for all places brings the rows of each, so its buckets hold fewer of a step.
+fn course(artifact: &Artifact, given: Given<'_>, placed: Ranks, steps: Steps) -> Course {
+    let (lengths, decoded) = if matches!(given, Given::Store(_)) { (LENGTHS, DECODED) } else { (FEW, 1) };
+    let times = if matches!(placed, Ranks::Alone(_)) { places_of_rows(artifact) } else { 1 };
+    let held = |b: &Bucket| Bucket {
+        tokens: b.tokens / times,
+        sequences: b.sequences / times,
+        wanted: b.wanted / times,
+        ..b.clone()
+    };
+    let buckets = artifact.plan.entries.iter().take(1).flat_map(|e| &e.buckets).map(|b| held(&b.bucket));
+    match steps {
+        Steps::EveryBucket => Course::of(&lengths, decoded, &buckets.collect::<Vec<_>>()),
+        Steps::EachPhase => Course::of_phases(&lengths),
+    }
+}
+
 /// Tests every region of the first entry; verdicts by graph and region.
 pub fn selftest(
     artifact: &Artifact,
@@ -91,12 +108,7 @@ pub fn selftest(
     placed: Ranks,
     steps: Steps,
 ) -> Result<BTreeMap<String, Verdict>, PrepareError> {
-    let (lengths, decoded) = if matches!(given, Given::Store(_)) { (LENGTHS, DECODED) } else { (FEW, 1) };
-    let buckets = artifact.plan.entries.iter().take(1).flat_map(|e| &e.buckets).map(|b| b.bucket.clone());
-    let course = match steps {
-        Steps::EveryBucket => Course::of(&lengths, decoded, &buckets.collect::<Vec<_>>()),
-        Steps::EachPhase => Course::of_phases(&lengths),
-    };
+    let course = course(artifact, given, placed, steps);
     let sequences = course.lengths.len();
     let longest = course.lengths.iter().copied().max().unwrap_or(1);
     let pages = pool_pages_for(&artifact.plan, longest, sequences);

@@ -36,12 +36,12 @@ pub(crate) struct Elementwise {
     function: Function,
     operands: usize,
     lying: [Lying; 3],
-    spread: Option<Spread>,
+    repeats: Option<Repeats>,
 }
 
 /// Of two operands one lies as the result, the other in blocks that are repeated.
 #[derive(Clone, Copy, Debug)]
-struct Spread {
+struct Repeats {
     op: Arithmetic,
     repeated: Repeated,
     /// Whether it is the first that is repeated.
@@ -57,8 +57,8 @@ enum Arithmetic {
     Div,
 }
 
-impl Spread {
-    fn of(function: Function, lying: &[Lying; 3]) -> Option<Spread> {
+impl Repeats {
+    fn of(function: Function, lying: &[Lying; 3]) -> Option<Repeats> {
         let op = match function {
             Function::Binary(Binary::Add) => Arithmetic::Add,
             Function::Binary(Binary::Sub) => Arithmetic::Sub,
@@ -71,7 +71,7 @@ impl Spread {
             [Lying::Runs(runs), Lying::Dense, _] => (true, runs),
             _ => return None,
         };
-        runs.repeated().map(|repeated| Spread { op, repeated, first })
+        runs.repeated().map(|repeated| Repeats { op, repeated, first })
     }
 }
 
@@ -133,8 +133,8 @@ impl Elementwise {
         if lying.iter().any(|l| matches!(l, Lying::Runs(runs) if runs.too_deep())) {
             return Err(format!("an operation over axes {:?}, more than are followed", out.axes));
         }
-        let spread = Spread::of(function, &lying);
-        Ok(Elementwise { function, operands: operands.len(), lying, spread })
+        let repeats = Repeats::of(function, &lying);
+        Ok(Elementwise { function, operands: operands.len(), lying, repeats })
     }
 
     /// Whether elements keep their places and numbers, so that a result of another format is all there is to it.
@@ -157,8 +157,8 @@ impl Elementwise {
         if self.integers(&views) {
             return self.run_of_integers(&views, out);
         }
-        let out = match (self.spread, views, out) {
-            (Some(Spread { first, repeated, op }), [View::F32(a), View::F32(b), _], Target::F32(out)) => {
+        let out = match (self.repeats, views, out) {
+            (Some(Repeats { first, repeated, op }), [View::F32(a), View::F32(b), _], Target::F32(out)) => {
                 let (dense, blocks) = if first { (b, a) } else { (a, b) };
                 return pulp::Arch::new().dispatch(Blocks { op, repeated, first, dense, blocks, out });
             }
@@ -204,7 +204,7 @@ impl Elementwise {
     }
 }
 
-/// The whole of a launch whose operands are as [`Spread`] has them.
+/// The whole of a launch whose operands are as [`Repeats`] has them.
 struct Blocks<'a> {
     op: Arithmetic,
     repeated: Repeated,
@@ -444,7 +444,7 @@ mod tests {
             for (op, first) in ops.into_iter().flat_map(|op| [(op, false), (op, true)]) {
                 let operands = if first { [operand.clone(), out.clone()] } else { [out.clone(), operand.clone()] };
                 let kernel = Elementwise::new(Function::Binary(op), &operands, &out).unwrap();
-                assert_eq!(kernel.spread.is_some(), repeats, "{axes:?}");
+                assert_eq!(kernel.repeats.is_some(), repeats, "{axes:?}");
                 let mut found = vec![f32::NAN; dense.len()];
                 let views = [View::F32(&dense), View::F32(&other)];
                 kernel.run(&if first { [views[1], views[0]] } else { views }, Target::F32(&mut found));

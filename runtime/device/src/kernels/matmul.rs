@@ -353,7 +353,7 @@ impl Product<'_, '_> {
                 for (i, panel) in some.iter_mut().enumerate().take(count).skip(1) {
                     *panel = w.weight.panel(w.slice, p + i);
                 }
-                // Behind the last panel comes the first of the slice that follows, and nothing is asked for where none does.
+                // Behind the last panel comes the first of the slice that follows; where none does, what is near already is asked for once more.
                 let next = match then {
                     _ if p + count < panels.end => w.weight.panel(w.slice, p + count),
                     Some(slice) => w.weight.panel(slice, panels.start),

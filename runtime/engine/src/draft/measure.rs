@@ -4,8 +4,9 @@ use super::{DraftCosts, DraftFacts, DraftRow, Line};
 use crate::{Executor, Sampling, SequenceRows, Step, StepError, WantedRow};
 use std::sync::Arc;
 
-/// Times each size is run, after one that does not count; the middle one counts.
-const RUNS: usize = 5;
+/// Times each size is run, after one that does not count; the middle one counts. Sizes take turns, so that what else happens on a machine
+/// strikes all of them.
+const RUNS: usize = 9;
 /// Sequences of a step, as far as the executor takes them.
 const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
@@ -25,24 +26,31 @@ pub fn measure<E: Executor>(
     let start = now();
     let (mut forward, mut drafts) = (Vec::new(), Vec::new());
     let small = draft.blocks.iter().copied().find(|rows| *rows * 2 >= most).unwrap_or(most);
+    let sizes = [1, small, most];
     for sequences in SEQUENCES {
-        for rows in [1, small, most] {
-            if now() - start > budget {
+        if now() - start > budget {
+            break;
+        }
+        let mut times: [[Vec<f64>; 2]; 3] = Default::default();
+        for run in 0..=RUNS {
+            // Of the first sizes something is known, however long they take.
+            if run > 1 && now() - start > budget {
                 break;
             }
-            let (mut of_draft, mut of_step) = (Vec::new(), Vec::new());
-            for run in 0..=RUNS {
+            for (rows, times) in sizes.iter().zip(&mut times) {
                 let of_run = |step: Step| with_tokens(step, executor.facts().vocab, run);
-                let drafting = draft_step(executor, &draft, sequences, rows).map(of_run);
-                let verifying = step(executor, entry, sequences, rows).map(of_run);
-                for (step, times) in [(drafting, &mut of_draft), (verifying, &mut of_step)] {
+                let drafting = draft_step(executor, &draft, sequences, *rows).map(of_run);
+                let verifying = step(executor, entry, sequences, *rows).map(of_run);
+                for (step, times) in [drafting, verifying].into_iter().zip(times) {
                     let Some(step) = step else { continue };
                     let seconds = timed(executor, step, now)?;
                     times.extend((run > 0).then_some(seconds));
                 }
             }
-            drafts.extend(middle(&mut of_draft).map(|seconds| (sequences * rows, seconds)));
-            forward.extend(middle(&mut of_step).map(|seconds| (sequences * rows, seconds)));
+        }
+        for (rows, [of_draft, of_step]) in sizes.iter().zip(&mut times) {
+            drafts.extend(middle(of_draft).map(|seconds| (sequences * rows, seconds)));
+            forward.extend(middle(of_step).map(|seconds| (sequences * rows, seconds)));
         }
     }
     Ok(Some(DraftCosts { forward: Line::new(forward), draft: Line::new(drafts) }))
