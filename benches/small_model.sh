@@ -9,7 +9,7 @@ model=examples/beam-nano
 [ -d "$out/device" ] || "$bin/beamc" compile model-spec/beam-nano.toml --target h200-bf16 -o "$out/device"
 [ -d "$out/cpu" ] || "$bin/beamc" compile model-spec/beam-nano.toml --target cpu -o "$out/cpu"
 "$bin/beam-run" doctor
-"$bin/beam-run" selftest "$out/device" --model $model --quick
+"$bin/beam-run" selftest "$out/device" --model $model
 python3 benches/compare.py tokens $model/eval/validation.safetensors "$out/tokens.json"
 "$bin/beam-run" score "$out/cpu" --model $model --tokens "$out/tokens.json" --out "$out/cpu.safetensors" > /dev/null
 "$bin/beam-run" score "$out/device" --model $model --executor cuda --tokens "$out/tokens.json" --out "$out/device.safetensors" > /dev/null

@@ -12,6 +12,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// By how much two threads must be faster than one for parts to be shared out. Processors that are one core's two halves gain little from
+/// each other and lose what they keep near.
+const WORTH: f64 = 1.5;
+
+/// Tries of it: another program may have a processor just then.
+const TRIES: usize = 5;
+
 /// Helpers at most: more have too few rows each, and wait for memory.
 const MOST_HELPERS: usize = 3;
 
@@ -53,10 +60,53 @@ fn team() -> Option<&'static Team> {
         // Without threads it does without.
         let pool = (helpers > 0).then(|| pool.build().ok()).flatten()?;
         let zero = || AtomicUsize::new(0);
+        if !are_apart(&pool) {
+            return None;
+        }
         let (called, awake, steps, paused_until) = (zero(), zero(), zero(), AtomicU64::new(0));
         Some(Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until })
     };
     TEAM.get_or_init(made).as_ref()
+}
+
+/// Whether threads of this processor compute side by side without taking from each other. Takes a few milliseconds.
+fn are_apart(pool: &ThreadPool) -> bool {
+    let least = |times: [f64; TRIES]| times.into_iter().fold(f64::INFINITY, f64::min);
+    let alone = least(std::array::from_fn(|_| worked()));
+    let both = least(std::array::from_fn(|_| {
+        let begun = AtomicUsize::new(0);
+        let meet = || {
+            begun.fetch_add(1, Ordering::AcqRel);
+            while begun.load(Ordering::Acquire) < 2 {
+                spin_loop();
+            }
+        };
+        let other = AtomicU64::new(0);
+        let own = pool.in_place_scope(|scope| {
+            scope.spawn(|_| {
+                meet();
+                other.store(worked().to_bits(), Ordering::Release);
+            });
+            meet();
+            worked()
+        });
+        own.max(f64::from_bits(other.load(Ordering::Acquire)))
+    }));
+    both < alone * 2.0 / WORTH
+}
+
+/// Seconds of some multiplications and additions that keep a core busy.
+fn worked() -> f64 {
+    let begun = Instant::now();
+    let mut sums = [[1.0f32; 16]; 8];
+    for _ in 0..10_000 {
+        let factor = std::hint::black_box(0.999f32);
+        for sums in &mut sums {
+            sums.iter_mut().for_each(|sum| *sum = *sum * factor + 0.5);
+        }
+    }
+    std::hint::black_box(sums);
+    begun.elapsed().as_secs_f64()
 }
 
 /// A step under way, for which helpers stay awake.
