@@ -125,9 +125,8 @@ pub(crate) fn gather() -> Option<Gathered> {
         return None;
     }
     team.steps.fetch_add(1, Ordering::AcqRel);
-    let missing = team.helpers.saturating_sub(team.called.load(Ordering::Acquire));
-    for _ in 0..missing {
-        team.called.fetch_add(1, Ordering::AcqRel);
+    let one_more = |called: usize| (called < team.helpers).then_some(called + 1);
+    while team.called.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok() {
         team.pool.spawn(|| team.keep());
     }
     Some(Gathered(team))
@@ -167,7 +166,8 @@ impl Gathered {
         if paused > 0 && self.0.now() < paused { 1 } else { 1 + self.0.awake.load(Ordering::Acquire) }
     }
 
-    /// Runs a few parts, the first on this thread; the first error of any.
+    /// Runs a few parts, the first on this thread; its error, or else the first of another's. Parts must not use `rayon` themselves: a thread that
+    /// waits inside one would take up another's life as a helper.
     pub fn run<T: Send, E: Send>(&self, parts: Vec<T>, run: impl Fn(T) -> Result<(), E> + Sync) -> Result<(), E> {
         let mut parts = parts.into_iter();
         let Some(own) = parts.next() else { return Ok(()) };
@@ -212,13 +212,12 @@ impl Gathered {
 mod tests {
     use super::*;
 
-    /// Parts run once each, whoever runs them, an error of any is told, and who does not come in time is left alone for a while.
+    /// Parts run once each, whoever runs them and whether they come in time or not, and an error of any is told.
     #[test]
     fn parts_run_once_and_errors_are_told() {
-        let Some(gathered) = gather() else {
-            assert!(threads::threads() == 1 || team().is_none_or(|t| t.now() < t.paused_until.load(Ordering::Relaxed)));
-            return;
-        };
+        let Some(team) = team() else { return };
+        team.steps.fetch_add(1, Ordering::AcqRel);
+        let gathered = Gathered(team);
         for count in 0..6usize {
             let mut numbers = vec![0; count];
             let run = |(i, number): (usize, &mut usize)| {
@@ -229,11 +228,14 @@ mod tests {
             assert_eq!(done, if count > 4 { Err(4) } else { Ok(()) });
             assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
         }
-        let slow = |i: u64| {
+        let mut slow = [false; 2];
+        let run = |(i, done): (usize, &mut bool)| {
             std::thread::sleep(STALLED * 4 * i as u32);
+            *done = true;
             Ok::<(), ()>(())
         };
-        assert_eq!(gathered.run(vec![0, 1], slow), Ok(()));
-        assert_eq!(gathered.parts(), 1);
+        assert_eq!(gathered.run(slow.iter_mut().enumerate().collect(), run), Ok(()));
+        assert_eq!(slow, [true; 2]);
+        assert!(gathered.parts() <= 1 + team.helpers);
     }
 }
