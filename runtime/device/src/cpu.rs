@@ -8,6 +8,7 @@ use crate::error::PrepareError;
 use crate::finish::{answer, facts, pools};
 use crate::prepare::{Bucket, Entry, Loader, RESULT, RowCounts, prepare, prepare_one};
 use crate::probe::{Probing, Sites};
+use crate::segment::team_for;
 use crate::shell::{Runs, Shell, write_layer};
 use crate::store::WeightStore;
 use crate::view::View;
@@ -113,8 +114,8 @@ impl Cpu {
         (rows, counts): (&Rows, RowCounts),
         inputs: &Inputs,
     ) -> Result<(), StepError> {
-        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None, arrivals: None, team: None }
-            .run_on(inputs)
+        let team = team_for(counts.tokens);
+        Walker { entry, bucket, arena, aside, pools, rows, counts, probing: None, arrivals: None, team }.run_on(inputs)
     }
 
     /// Runs a draft step.
@@ -194,7 +195,9 @@ impl Runs for Cpu {
         };
         let bucket = &entry.buckets[bucket];
         let counts = counts(step);
-        let mut walker = Walker {
+        // Who looks on sees rows in order.
+        let team = if probing.is_none() { team_for(counts.tokens) } else { None };
+        Walker {
             entry,
             bucket,
             arena: &mut self.arena,
@@ -204,9 +207,9 @@ impl Runs for Cpu {
             counts,
             probing: probing.as_deref_mut(),
             arrivals: lent(&mut arrivals),
-            team: None,
-        };
-        walker.run(step)?;
+            team,
+        }
+        .run(step)?;
         if let Some(arrivals) = arrivals {
             // What is left is the drafter's.
             let pools = &mut self.pools;

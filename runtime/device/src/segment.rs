@@ -5,7 +5,7 @@ use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
 use crate::prepare::{Operation, Params, Prepared, RowCounts, RowsOf, Segment, Sink, Source, Spot};
-use crate::team::Gathered;
+use crate::team::{Gathered, gather};
 use crate::view::{Target, View};
 use ir::ValueId;
 use rayon::prelude::*;
@@ -70,8 +70,8 @@ pub(crate) struct Run<'a> {
     pub team: Option<&'a Gathered>,
 }
 
-/// Who runs blocks of rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Who runs blocks of rows, the more the larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
     /// This thread, one after the other.
     This,
@@ -102,6 +102,16 @@ thread_local! {
     static SCRATCH: Cell<Arena> = Cell::new(Arena::default());
 }
 
+/// Whether rows are too few to wake threads for.
+fn is_few(rows: usize) -> bool {
+    rows < ROWS.least * rayon::current_num_threads()
+}
+
+/// Threads that are awake for a step of so many rows: of several, and few.
+pub(crate) fn team_for(rows: usize) -> Option<Gathered> {
+    if rows >= TEAM_ROWS * 2 && is_few(rows) { gather() } else { None }
+}
+
 impl Run<'_> {
     /// Runs its rows. With a hook, rows run in order on this thread, and it sees every value.
     pub fn run(
@@ -123,7 +133,7 @@ impl Run<'_> {
         let all = 0..total;
         for seen in self.seen.unwrap_or(std::slice::from_ref(&all)) {
             let (rows, shared) = self.rows_at_once(seen.len(), hook.is_some());
-            by = if by == By::All { by } else { shared };
+            by = by.max(shared);
             blocks.extend(seen.clone().step_by(rows.max(1)).map(|first| {
                 let count = rows.min(seen.end - first);
                 Block { first, count, alone: rows >= seen.len(), reads: &reads, pools: &pools }
@@ -162,7 +172,7 @@ impl Run<'_> {
         let threads = rayon::current_num_threads();
         let near = (SCRATCH_BYTES / self.segment.scratch_bytes.max(1)).clamp(ROWS.least, ROWS.most) / 8 * 8;
         let work = total.saturating_mul(self.segment.work);
-        if total < ROWS.least * threads {
+        if is_few(total) {
             let parts = self.team.map_or(1, Gathered::parts).min(total / TEAM_ROWS);
             if !in_order && parts > 1 && TEAM_WORK.contains(&work) {
                 return (total.div_ceil(parts), By::Team);

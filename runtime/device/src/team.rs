@@ -6,15 +6,15 @@
 //! alone for a while: another program has its processor.
 
 use crate::threads;
-use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder, Yield};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// By how much two threads must be faster than one for parts to be shared out. Processors that are one core's two halves gain little from
-/// each other and lose what they keep near.
-const WORTH: f64 = 1.5;
+/// How much longer threads may take beside each other than alone for parts to be shared out. Processors that are one core's two halves take
+/// nearly twice as long, and lose what they keep near.
+const SLOWED: f64 = 1.33;
 
 /// Tries of it: another program may have a processor just then.
 const TRIES: usize = 5;
@@ -51,48 +51,45 @@ struct Team {
     paused_until: AtomicU64,
 }
 
-/// The team of this process; none where one thread computes.
+/// The team of this process; none where one thread computes, or threads gain little from each other. That is found once.
 fn team() -> Option<&'static Team> {
     static TEAM: OnceLock<Option<Team>> = OnceLock::new();
     let made = || {
         let helpers = threads::threads().saturating_sub(1).min(MOST_HELPERS);
-        let pool = ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("team-{i}"));
-        // Without threads it does without.
-        let pool = (helpers > 0).then(|| pool.build().ok()).flatten()?;
-        let zero = || AtomicUsize::new(0);
-        if !are_apart(&pool) {
-            return None;
-        }
-        let (called, awake, steps, paused_until) = (zero(), zero(), zero(), AtomicU64::new(0));
-        Some(Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until })
+        // Where threads cannot be had it does without.
+        let pool = (helpers > 0).then(|| pool_of(helpers).ok()).flatten()?;
+        are_apart(&pool, helpers).then(|| Team::new(pool, helpers))
     };
     TEAM.get_or_init(made).as_ref()
 }
 
-/// Whether threads of this processor compute side by side without taking from each other. Takes a few milliseconds.
-fn are_apart(pool: &ThreadPool) -> bool {
+fn pool_of(helpers: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
+    ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("team-{i}")).build()
+}
+
+/// Whether this thread and the helpers compute side by side without taking from each other. Takes some milliseconds.
+fn are_apart(pool: &ThreadPool, helpers: usize) -> bool {
     let least = |times: [f64; TRIES]| times.into_iter().fold(f64::INFINITY, f64::min);
     let alone = least(std::array::from_fn(|_| worked()));
-    let both = least(std::array::from_fn(|_| {
+    let together = least(std::array::from_fn(|_| {
         let begun = AtomicUsize::new(0);
-        let meet = || {
+        let slowest = Mutex::new(0.0f64);
+        let work = || {
             begun.fetch_add(1, Ordering::AcqRel);
-            while begun.load(Ordering::Acquire) < 2 {
+            while begun.load(Ordering::Acquire) <= helpers {
                 spin_loop();
             }
+            let own = worked();
+            let mut slowest = slowest.lock().unwrap_or_else(PoisonError::into_inner);
+            *slowest = slowest.max(own);
         };
-        let other = AtomicU64::new(0);
-        let own = pool.in_place_scope(|scope| {
-            scope.spawn(|_| {
-                meet();
-                other.store(worked().to_bits(), Ordering::Release);
-            });
-            meet();
-            worked()
+        pool.in_place_scope(|scope| {
+            (0..helpers).for_each(|_| scope.spawn(|_| work()));
+            work();
         });
-        own.max(f64::from_bits(other.load(Ordering::Acquire)))
+        slowest.into_inner().unwrap_or_else(PoisonError::into_inner)
     }));
-    both < alone * 2.0 / WORTH
+    together < alone * SLOWED
 }
 
 /// Seconds of some multiplications and additions that keep a core busy.
@@ -120,25 +117,39 @@ impl Drop for Gathered {
 
 /// Wakes the helpers for a step; they come while it runs already.
 pub(crate) fn gather() -> Option<Gathered> {
-    let team = team()?;
-    if team.now() < team.paused_until.load(Ordering::Relaxed) {
-        return None;
-    }
-    team.steps.fetch_add(1, Ordering::AcqRel);
-    let one_more = |called: usize| (called < team.helpers).then_some(called + 1);
-    while team.called.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok() {
-        team.pool.spawn(|| team.keep());
-    }
-    Some(Gathered(team))
+    team()?.gather()
 }
 
 impl Team {
+    fn new(pool: ThreadPool, helpers: usize) -> Team {
+        let zero = || AtomicUsize::new(0);
+        let (called, awake, steps, paused_until) = (zero(), zero(), zero(), AtomicU64::new(0));
+        Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until }
+    }
+
+    fn gather(&'static self) -> Option<Gathered> {
+        if self.is_paused() {
+            return None;
+        }
+        self.steps.fetch_add(1, Ordering::AcqRel);
+        let one_more = |called: usize| (called < self.helpers).then_some(called + 1);
+        while self.called.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok() {
+            self.pool.spawn(|| self.keep());
+        }
+        Some(Gathered(self))
+    }
+
+    fn is_paused(&self) -> bool {
+        let until = self.paused_until.load(Ordering::Relaxed);
+        until > 0 && self.now() < until
+    }
+
     /// Microseconds since the team was made.
     fn now(&self) -> u64 {
         self.began.elapsed().as_micros() as u64
     }
 
-    /// A helper's life: looks for parts until no step has been under way for a while.
+    /// A helper's life: looks for parts until no step has been under way for a while, or nothing is shared.
     fn keep(&self) {
         self.awake.fetch_add(1, Ordering::AcqRel);
         let mut last = Instant::now();
@@ -148,7 +159,9 @@ impl Team {
                     spin_loop();
                 }
             }
-            if self.steps.load(Ordering::Acquire) > 0 {
+            if self.is_paused() {
+                break;
+            } else if self.steps.load(Ordering::Acquire) > 0 {
                 last = Instant::now();
             } else if last.elapsed() > LINGER {
                 break;
@@ -162,8 +175,7 @@ impl Team {
 impl Gathered {
     /// In how many parts work may be shared out now.
     pub fn parts(&self) -> usize {
-        let paused = self.0.paused_until.load(Ordering::Relaxed);
-        if paused > 0 && self.0.now() < paused { 1 } else { 1 + self.0.awake.load(Ordering::Acquire) }
+        if self.0.is_paused() { 1 } else { 1 + self.0.awake.load(Ordering::Acquire) }
     }
 
     /// Runs a few parts, the first on this thread; its error, or else the first of another's. Parts must not use `rayon` themselves: a thread that
@@ -215,9 +227,8 @@ mod tests {
     /// Parts run once each, whoever runs them and whether they come in time or not, and an error of any is told.
     #[test]
     fn parts_run_once_and_errors_are_told() {
-        let Some(team) = team() else { return };
-        team.steps.fetch_add(1, Ordering::AcqRel);
-        let gathered = Gathered(team);
+        let team = Box::leak(Box::new(Team::new(pool_of(2).unwrap(), 2)));
+        let gathered = team.gather().unwrap();
         for count in 0..6usize {
             let mut numbers = vec![0; count];
             let run = |(i, number): (usize, &mut usize)| {

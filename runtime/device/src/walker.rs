@@ -10,14 +10,11 @@ use crate::prepare::{
 use crate::probe::{Probing, TensorData};
 use crate::segment::{Fault, Run, Stop};
 use crate::shell::write_layer;
-use crate::team::{Gathered, gather};
+use crate::team::Gathered;
 use crate::view::{Target, View};
 use engine::{Arrivals, Step, StepError};
 use ir::{KernelEntry, ValueId};
 use std::ops::Range;
-
-/// Token rows of a step for which threads are kept awake. One row has nothing to share out by rows; many are worth waking threads.
-const FEW_ROWS: Range<usize> = 2..128;
 
 /// One step under way.
 pub(crate) struct Walker<'a> {
@@ -75,7 +72,6 @@ impl Walker<'_> {
 
     fn programs(&mut self, seen: Option<&[Range<usize>]>) -> Result<(), StepError> {
         let (entry, bucket) = (self.entry, self.bucket);
-        self.team = Some(self.counts.tokens).filter(|n| FEW_ROWS.contains(n)).and_then(|_| gather());
         let none = vec![None; self.pools.kinds()];
         let last = entry.graphs.len() - 1;
         let stage = |number: usize, graph: usize, slots, seen| Stage {

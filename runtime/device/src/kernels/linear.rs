@@ -1,7 +1,8 @@
 //! `linear`: dense products, and products in which each row picks its slice of the weight.
 
-use super::matmul::{Panels, Terms, multiply, multiply_by, multiply_picked};
+use super::matmul::{Terms, multiply, multiply_by, multiply_picked};
 use super::nest::{Nest, Shape, lengths, strides_along};
+use super::panels::Panels;
 use super::{KernelResult, Launching};
 use crate::threads;
 use crate::view::{Target, View};

@@ -15,6 +15,7 @@ pub(crate) mod linear;
 pub(crate) mod matmul;
 pub(crate) mod moves;
 pub(crate) mod nest;
+pub(crate) mod panels;
 pub(crate) mod reduce;
 pub(crate) mod spread;
 pub(crate) mod store;
@@ -25,7 +26,7 @@ use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::team::Gathered;
 use crate::view::{Target, View};
-use matmul::Panels;
+use panels::Panels;
 use std::sync::Arc;
 
 /// A prepared operation.

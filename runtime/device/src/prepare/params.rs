@@ -4,7 +4,7 @@ use super::graph::Prepared;
 use super::{root, title};
 use crate::error::{NOT_LOADED, PrepareError};
 use crate::kernels::Kernel;
-use crate::kernels::matmul::Panels;
+use crate::kernels::panels::Panels;
 use crate::store::WeightStore;
 use crate::view::View;
 use ir::{DType, KernelEntry, Op, Scope, ValueId, WeightRef};
