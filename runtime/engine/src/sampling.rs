@@ -7,6 +7,7 @@
 //! inputs choose the same token everywhere, on a device that sums in parts too.
 
 use crate::{SampledToken, Sampling};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 /// Why no token can be chosen.
@@ -94,7 +95,7 @@ pub struct Row<'a> {
     untouched: &'a [f32],
     sampling: &'a Sampling,
     /// Finite, or -∞ for what may not be chosen.
-    processed: Vec<f32>,
+    processed: Cow<'a, [f32]>,
     best: Candidate,
 }
 
@@ -222,7 +223,11 @@ fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 /// The row after bias, penalties and mask: finite, or -∞ for what may not be chosen.
-fn processed(logits: &[f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Vec<f32>, SampleError> {
+fn processed<'a>(logits: &'a [f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Cow<'a, [f32]>, SampleError> {
+    if s.bias.is_empty() && s.seen.is_empty() && mask.is_none() {
+        finite(logits)?;
+        return Ok(Cow::Borrowed(logits));
+    }
     let mut row = logits.to_vec();
     for (token, bias) in &s.bias {
         if let Some(x) = row.get_mut(*token as usize) {
@@ -247,7 +252,7 @@ fn processed(logits: &[f32], s: &Sampling, mask: Option<&[u32]>) -> Result<Vec<f
         }
     }
     finite(&row)?;
-    Ok(row)
+    Ok(Cow::Owned(row))
 }
 
 /// Logits that are looked at together: most of a row have nothing of what is searched for.
@@ -255,11 +260,11 @@ const TOGETHER: usize = 32;
 
 /// Refuses NaN and +∞.
 fn finite(row: &[f32]) -> Result<(), SampleError> {
-    let is_odd = |x: &f32| x.is_nan() || *x == f32::INFINITY;
-    if !row.chunks(TOGETHER).any(|some| some.iter().fold(false, |any, x| any | is_odd(x))) {
+    // Neither NaN nor +∞ itself is below it.
+    if row.chunks(TOGETHER).all(|some| some.iter().fold(true, |all, x| all & (*x < f32::INFINITY))) {
         return Ok(());
     }
-    match row.iter().enumerate().find(|(_, x)| is_odd(x)) {
+    match row.iter().enumerate().find(|(_, x)| x.is_nan() || **x == f32::INFINITY) {
         Some((token, value)) => Err(SampleError::NotFinite { token, value: value.to_string() }),
         None => Ok(()),
     }
