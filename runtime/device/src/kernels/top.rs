@@ -3,6 +3,7 @@
 use super::nest::{Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
 use ir::TopWhat;
+use pulp::{Simd, WithSimd};
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,11 @@ enum Written {
     Members,
 }
 
+/// Numbers that are looked at together.
+const GROUP: usize = 32;
+
 /// As [`numerics::top_ids`] has them, which see; few of few, as routers pick them, are put in their places one by one.
+#[inline(always)]
 fn largest(numbers: &[f32], k: usize, ids: &mut Vec<usize>) {
     const FEW: usize = 16;
     if k > FEW {
@@ -21,27 +26,47 @@ fn largest(numbers: &[f32], k: usize, ids: &mut Vec<usize>) {
         return;
     }
     ids.clear();
-    // The rows of many numbers hold few that come in: the others are passed by in groups.
-    const GROUP: usize = 32;
-    for (group, some) in numbers.chunks(GROUP).enumerate() {
-        let last = ids.get(k - 1).map(|id| numbers[*id]);
-        let comes_in = |last: f32| some.iter().fold(false, |any, x| any | numerics::outranks(*x, last));
-        if last.is_none_or(comes_in) {
-            place_each(numbers, group * GROUP..group * GROUP + some.len(), k, ids);
+    if let Some(least) = least_of_largest(numbers, k) {
+        // The rows of many numbers hold few that may come in: the others are passed by in groups.
+        for (group, some) in numbers.chunks(GROUP).enumerate() {
+            let mut any = false;
+            some.iter().for_each(|x| any |= *x >= least);
+            if any {
+                let reaches = some.iter().enumerate().filter(|(_, x)| **x >= least);
+                reaches.for_each(|(i, _)| place(numbers, group * GROUP + i, k, ids));
+            }
         }
+    } else {
+        (0..numbers.len()).for_each(|id| place(numbers, id, k, ids));
     }
 }
 
-/// Puts those of some numbers in their places that are among the first `k`.
-fn place_each(numbers: &[f32], range: std::ops::Range<usize>, k: usize, ids: &mut Vec<usize>) {
-    for id in range {
-        let number = numbers[id];
-        // Equal ones stay behind those that came before them.
-        let place = ids.iter().rposition(|before| !numerics::outranks(number, numbers[*before])).map_or(0, |at| at + 1);
-        if place < k {
-            ids.truncate(k - 1);
-            ids.insert(place, id);
+/// A number that the `k` largest reach, where it is worth looking for one: of the largest of as many columns as a group is wide, the `k`th.
+#[inline(always)]
+fn least_of_largest(numbers: &[f32], k: usize) -> Option<f32> {
+    let (rows, _) = numbers.as_chunks::<GROUP>();
+    if rows.len() < 4 {
+        return None;
+    }
+    let mut columns = [f32::NEG_INFINITY; GROUP];
+    for row in rows {
+        for (most, x) in columns.iter_mut().zip(row) {
+            // What is no number is passed by.
+            *most = if *x > *most { *x } else { *most };
         }
+    }
+    columns.sort_unstable_by(|a, b| b.total_cmp(a));
+    columns.get(k - 1).copied().filter(|least| *least > f32::NEG_INFINITY)
+}
+
+/// Puts a number in its place if it is among the first `k`.
+fn place(numbers: &[f32], id: usize, k: usize, ids: &mut Vec<usize>) {
+    let number = numbers[id];
+    // Equal ones stay behind those that came before them.
+    let place = ids.iter().rposition(|before| !numerics::outranks(number, numbers[*before])).map_or(0, |at| at + 1);
+    if place < k {
+        ids.truncate(k - 1);
+        ids.insert(place, id);
     }
 }
 
@@ -100,23 +125,30 @@ impl Top {
         self.len
     }
 
-    pub fn run(&self, operands: &[View<'_>], mut out: Target<'_>) {
-        let x = operands[0];
-        let (mut numbers, mut ids) = (vec![0.0; self.len], Vec::with_capacity(self.k));
+    pub fn run(&self, operands: &[View<'_>], out: Target<'_>) {
+        pulp::Arch::new().dispatch(Selections { kernel: self, x: operands[0], out });
+    }
+
+    #[inline(always)]
+    fn each(&self, x: View<'_>, mut out: Target<'_>) {
+        let (mut wide, mut ids) = (Vec::new(), Vec::with_capacity(self.k));
+        let mut places = Vec::new();
         for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
-            self.nest.each([r * self.x_row_stride, r * self.row], |[from, to]| {
+            places.clear();
+            self.nest.each([r * self.x_row_stride, r * self.row], |place| places.push(place));
+            // No closure stands around the selection: what is not inlined is not compiled for vectors.
+            for &[from, to] in &places {
                 let numbers = match x {
                     View::F32(x) if self.stride == 1 => &x[from..from + self.len],
                     _ => {
-                        for (i, number) in numbers.iter_mut().enumerate() {
-                            *number = x.number(from + i * self.stride);
-                        }
-                        &numbers
+                        wide.clear();
+                        wide.extend((0..self.len).map(|i| x.number(from + i * self.stride)));
+                        &wide
                     }
                 };
                 largest(numbers, self.k, &mut ids);
                 self.write(numbers, &ids, &mut out, to);
-            });
+            }
         }
     }
 
@@ -134,6 +166,22 @@ impl Top {
     }
 }
 
+/// The whole of a launch.
+struct Selections<'a> {
+    kernel: &'a Top,
+    x: View<'a>,
+    out: Target<'a>,
+}
+
+impl WithSimd for Selections<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        self.kernel.each(self.x, self.out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,13 +189,13 @@ mod tests {
     #[test]
     fn few_are_picked_as_many_are() {
         let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0];
-        for n in 1..40u64 {
+        for n in (1..40u64).chain([127, 128, 129, 300]) {
             let number = |i| match numerics::uniform(n, i) {
                 u if u < 0.4 => odd[(u * 15.0) as usize],
                 u => (u * 8.0).floor(),
             };
             let numbers: Vec<f32> = (0..n).map(number).collect();
-            for k in 1..=numbers.len() {
+            for k in 1..=numbers.len().min(40) {
                 let mut ids = vec![7; 3];
                 largest(&numbers, k, &mut ids);
                 assert_eq!(ids, numerics::top_ids(&numbers, k), "{k} of {numbers:?}");
