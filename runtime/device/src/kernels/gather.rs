@@ -3,6 +3,7 @@
 use super::KernelResult;
 use super::nest::{Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
+use prefetch_index::prefetch_index;
 
 /// A picking kernel.
 #[derive(Debug)]
@@ -56,6 +57,7 @@ impl Gather {
         use super::nest::Along::{Constant, Contiguous};
         let [x, ids] = [operands[0], operands[1]];
         let length = self.length.unwrap_or(x.len() / self.x_row.max(1));
+        self.ask(x, ids, out.len());
         let mut fault = Ok(());
         for r in 0..out.len().checked_div(self.row).unwrap_or(0) {
             let offsets = [r * self.row_strides[0], r * self.row_strides[1], r * self.row];
@@ -80,4 +82,27 @@ impl Gather {
         }
         fault
     }
+    /// Asks for what will be copied: rows of a table lie anywhere in memory, and one would be waited for after the other.
+    fn ask(&self, x: View<'_>, ids: View<'_>, len: usize) {
+        use super::nest::Along::{Constant, Contiguous};
+        const ROWS: usize = 256;
+        let View::F32(x) = x else { return };
+        if [self.nest.along[0], self.nest.along[1]] != [Contiguous, Constant] || len / self.nest.run > ROWS {
+            return;
+        }
+        for r in 0..len.checked_div(self.row).unwrap_or(0) {
+            self.nest.each([r * self.row_strides[0], r * self.row_strides[1], 0], |[from, id, _]| {
+                // An index that is none is told when it is copied; nothing is read here.
+                let at = usize::try_from(ids.integer(id))
+                    .map_or(from, |i| from.saturating_add(i.saturating_mul(self.stride)));
+                for line in (0..self.nest.run.min(LINES * LINE)).step_by(LINE) {
+                    prefetch_index(x, at.saturating_add(line));
+                }
+            });
+        }
+    }
 }
+
+/// Elements of a line of the processor's caches, and lines asked for of each row; the processor itself asks for what follows them.
+const LINE: usize = 16;
+const LINES: usize = 4;
