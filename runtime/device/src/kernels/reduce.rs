@@ -298,7 +298,46 @@ impl Dot {
     }
 }
 
-/// Sums of products of neighbours, a few at a time: none waits for itself alone.
+/// Sums that are computed at once.
+const TOGETHER: usize = 8;
+
+/// Term by term what stands at several places, row after row of terms.
+#[inline(always)]
+fn turn(x: &[f32], places: [usize; TOGETHER], columns: &mut [[f32; TOGETHER]]) {
+    let rows = places.map(|at| &x[at..at + columns.len()]);
+    for (t, column) in columns.iter_mut().enumerate() {
+        for (x, row) in column.iter_mut().zip(rows) {
+            *x = row[t];
+        }
+    }
+}
+
+/// Products of one row's terms with the columns, summed.
+#[inline(always)]
+fn one_by_columns(a: &[f32], columns: &[[f32; TOGETHER]]) -> [f32; TOGETHER] {
+    let mut sums = [ABSENT; TOGETHER];
+    for (a, column) in a.iter().zip(columns) {
+        for (sum, b) in sums.iter_mut().zip(column) {
+            *sum = a.mul_add(*b, *sum);
+        }
+    }
+    sums
+}
+
+/// Products of each row's terms with its column, summed.
+#[inline(always)]
+fn each_by_columns(rows: [&[f32]; TOGETHER], columns: &[[f32; TOGETHER]]) -> [f32; TOGETHER] {
+    let mut sums = [ABSENT; TOGETHER];
+    for (t, column) in columns.iter().enumerate() {
+        for ((sum, row), b) in sums.iter_mut().zip(rows).zip(column) {
+            *sum = row[t].mul_add(*b, *sum);
+        }
+    }
+    sums
+}
+
+/// Sums of products of neighbours, a few at a time: none waits for itself alone. Those whose second rows are the same ones, as all
+/// pairs of a few are, take them as columns, so that a vector holds a term of each.
 struct FusedSums<'a> {
     kernel: &'a Dot,
     a: &'a [f32],
@@ -311,26 +350,27 @@ impl WithSimd for FusedSums<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        const TOGETHER: usize = 8;
         let FusedSums { kernel, a, b, out } = self;
         let len = kernel.len;
         let mut places = Vec::with_capacity(kernel.row);
+        let mut columns = vec![[0.0; TOGETHER]; len];
         for (r, out) in out.chunks_exact_mut(kernel.row.max(1)).enumerate() {
             places.clear();
             kernel.nest.each(kernel.row_strides.map(|s| s * r), |place| places.push(place));
             let (sums, rest) = out.as_chunks_mut::<TOGETHER>();
             let (some, few) = places.as_chunks::<TOGETHER>();
+            let mut turned = None;
             for (sums, some) in sums.iter_mut().zip(some) {
-                let mut pairs: [(&[f32], &[f32]); TOGETHER] = [(&[], &[]); TOGETHER];
-                for (pair, [i, j]) in pairs.iter_mut().zip(some) {
-                    *pair = (&a[*i..i + len], &b[*j..j + len]);
+                let seconds = some.map(|[_, j]| j);
+                if turned != Some(seconds) {
+                    turn(b, seconds, &mut columns);
+                    turned = Some(seconds);
                 }
-                *sums = [ABSENT; TOGETHER];
-                for t in 0..len {
-                    for (sum, (a, b)) in sums.iter_mut().zip(&pairs) {
-                        *sum = a[t].mul_add(b[t], *sum);
-                    }
-                }
+                *sums = if some.iter().all(|[i, _]| *i == some[0][0]) {
+                    one_by_columns(&a[some[0][0]..some[0][0] + len], &columns)
+                } else {
+                    each_by_columns(some.map(|[i, _]| &a[i..i + len]), &columns)
+                };
             }
             for (sum, [i, j]) in rest.iter_mut().zip(few) {
                 *sum = Terms::Fused.sum(len, |t| (a[i + t], b[j + t]));
