@@ -1,5 +1,6 @@
 //! One graph: a kernel per value, every stride resolved.
 
+use super::tokens::Blocks;
 use super::{RowsOf, root};
 use crate::error::PrepareError;
 use crate::kernels::elementwise::{Elementwise, Function};
@@ -15,12 +16,26 @@ pub(crate) struct Value {
     pub dtype: DType,
     /// What it has a row for.
     pub rows: RowsOf,
+    /// The shape of the same memory with a row for each token, where that of a sequence holds those of its block.
+    pub by_token: Option<Shape>,
+    /// Rows that it is computed along, or, if it is stored, stored along.
+    pub along: RowsOf,
     /// The value whose memory it shows: itself, unless it is a view.
     pub root: ValueId,
     /// Operands that are read, views followed.
     pub operands: Vec<ValueId>,
     /// What computes it; `None` for leaves and views.
     pub kernel: Option<Kernel>,
+}
+
+impl Value {
+    /// Elements of a row and what it has rows for, to an operation along such rows.
+    pub fn row_along(&self, along: RowsOf) -> Option<(usize, RowsOf)> {
+        match (&self.by_token, &self.shape) {
+            (Some(shape), _) if along == RowsOf::Tokens => Some((shape.row, RowsOf::Tokens)),
+            (_, shape) => Some((shape.as_ref()?.row, self.rows)),
+        }
+    }
 }
 
 /// A graph, ready.
@@ -37,13 +52,14 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares a graph.
-    pub fn new(kernels: &KernelGraph, plan: &Plan) -> Result<Prepared, PrepareError> {
+    /// Prepares a graph; `blocks` where every sequence of a step has one.
+    pub fn new(kernels: &KernelGraph, plan: &Plan, blocks: Option<&Blocks>) -> Result<Prepared, PrepareError> {
         let graph = &kernels.graph;
         let mut values: Vec<Value> = Vec::with_capacity(graph.len());
         for id in graph.ids() {
             let rows = RowsOf::value(&kernels.name, graph, id)?;
-            let value = prepare_value(graph, id, &values, plan, rows).map_err(|fact| PrepareError::Unsupported {
+            let preparing = Preparing { graph, before: &values, plan, blocks };
+            let value = preparing.value(id, rows).map_err(|fact| PrepareError::Unsupported {
                 graph: kernels.name.clone(),
                 value: title(graph, id),
                 fact,
@@ -91,96 +107,124 @@ fn title(graph: &Graph, id: ValueId) -> String {
     graph.node(id).name.clone().unwrap_or_else(|| id.to_string())
 }
 
-fn prepare_value(graph: &Graph, id: ValueId, before: &[Value], plan: &Plan, rows: RowsOf) -> Result<Value, String> {
-    let node = graph.node(id);
-    let operands = graph.operands(id);
-    let shape = node.ty.tensor().map(Shape::of).transpose()?;
-    let dtype = node.ty.tensor().map_or(DType::F32, |t| t.dtype);
-    let op = &node.op;
-    if op.is_structural() {
-        return Err("an operation of the model level".to_owned());
-    }
-    let kernel = if op.is_leaf() || op.is_view() { None } else { Some(make(graph, id, before, shape.as_ref(), plan)?) };
-    if let (DType::Nvfp4, Some(kernel), Some(shape)) = (dtype, &kernel, &shape) {
-        block_round::whole_blocks(kernel, shape)?;
-    }
-    if op.is_view() {
-        let operand = operands.first().and_then(|o| before[o.0 as usize].shape.as_ref());
-        let same =
-            operand.zip(shape.as_ref()).is_some_and(|(a, b)| a.row == b.row && a.rows.is_some() == b.rows.is_some());
-        if !same {
-            return Err("a view of another number of elements".to_owned());
-        }
-    }
-    // A cache is no memory of the arena: what reads it finds it by kind and layer.
-    let read = operands.iter().filter(|o| graph.tensor(**o).is_some()).map(|o| root(graph, *o)).collect();
-    Ok(Value { shape, dtype, rows, root: root(graph, id), operands: read, kernel })
+/// A graph of which some values are prepared.
+struct Preparing<'a> {
+    graph: &'a Graph,
+    before: &'a [Value],
+    plan: &'a Plan,
+    blocks: Option<&'a Blocks>,
 }
 
-fn make(graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>, plan: &Plan) -> Result<Kernel, String> {
-    let node = graph.node(id);
-    let ids = graph.operands(id);
-    let shapes: Vec<Shape> = ids.iter().filter_map(|o| before[o.0 as usize].shape.clone()).collect();
-    // Rows of a step alone go where the next rows go: whoever plans steps keeps these places free.
-    if let Op::Store { kv, .. } = &node.op {
-        let (kind, layout) = kv_kind(kv, plan)?;
-        at_positions(graph, ids.get(2))?;
-        let width = (layout.heads * layout.head_elements) as usize;
-        return Ok(Kernel::Store(store::Store::new(kind, width, three(&shapes)?, shapes.get(3))?));
+impl Preparing<'_> {
+    fn value(&self, id: ValueId, rows: RowsOf) -> Result<Value, String> {
+        let Preparing { graph, before, .. } = *self;
+        let node = graph.node(id);
+        let operands = graph.operands(id);
+        let shape = node.ty.tensor().map(Shape::of).transpose()?;
+        let dtype = node.ty.tensor().map_or(DType::F32, |t| t.dtype);
+        let op = &node.op;
+        if op.is_structural() {
+            return Err("an operation of the model level".to_owned());
+        }
+        let by_token = self.blocks.zip(shape.as_ref()).and_then(|(blocks, shape)| blocks.by_token(shape));
+        let along_tokens = self.blocks.is_some_and(|b| b.runs_by_token(graph, id, before, by_token.as_ref()));
+        let out = if along_tokens { &by_token } else { &shape };
+        let kernel =
+            if op.is_leaf() || op.is_view() { None } else { Some(self.kernel(id, along_tokens, out.as_ref())?) };
+        if let (DType::Nvfp4, Some(kernel), Some(shape)) = (dtype, &kernel, out) {
+            block_round::whole_blocks(kernel, shape)?;
+        }
+        if op.is_view() {
+            let operand = operands.first().and_then(|o| before[o.0 as usize].shape.as_ref());
+            let same = operand
+                .zip(shape.as_ref())
+                .is_some_and(|(a, b)| a.row == b.row && a.rows.is_some() == b.rows.is_some());
+            if !same {
+                return Err("a view of another number of elements".to_owned());
+            }
+        }
+        // A cache is no memory of the arena: what reads it finds it by kind and layer.
+        let read: Vec<ValueId> =
+            operands.iter().filter(|o| graph.tensor(**o).is_some()).map(|o| root(graph, *o)).collect();
+        let along = match (&kernel, read.first()) {
+            _ if along_tokens => RowsOf::Tokens,
+            (Some(Kernel::Store(_)), Some(key)) => before[key.0 as usize].rows,
+            _ => rows,
+        };
+        Ok(Value { shape, dtype, rows, by_token, along, root: root(graph, id), operands: read, kernel })
     }
-    let out = out.ok_or("an operation that leaves a cache")?;
-    same_rows(&node.op, &shapes, out)?;
-    let x = shapes.first().ok_or("an operation without operands")?;
-    Ok(match &node.op {
-        Op::Unary(f) => Kernel::Elementwise(elementwise(Function::Unary(*f), 1, &shapes, out)?),
-        Op::Binary(f) => Kernel::Elementwise(elementwise(Function::Binary(*f), 2, &shapes, out)?),
-        Op::Fma => Kernel::Elementwise(elementwise(Function::Fma, 3, &shapes, out)?),
-        Op::Select => Kernel::Elementwise(elementwise(Function::Select, 3, &shapes, out)?),
-        Op::Round(_) => Kernel::Elementwise(elementwise(Function::Round, 1, &shapes, out)?),
-        Op::BlockRound { .. } => {
-            let [x, g] = two(&shapes)?;
-            Kernel::BlockRound(block_round::BlockRound::new(x, g, out)?)
-        }
-        Op::Reduce { op, axis, order } => Kernel::Reduce(reduce::Reduce::new(*op, order, axis, x, out)?),
-        Op::Top { k, axis, into, what } => Kernel::Top(top::Top::select(*k, axis, into, *what, x, out)?),
-        Op::InTop { k, axis } => Kernel::Top(top::Top::members(*k, axis, x, out)?),
-        Op::Gather { axis } => {
-            let [x, ids] = two(&shapes)?;
-            Kernel::Gather(gather::Gather::new(axis, x, ids, out)?)
-        }
-        Op::Slice { axis, start, len, into } => {
-            Kernel::Moves(moves::Moves::slice(axis, *start, *len, into.as_deref(), x, out)?)
-        }
-        Op::Concat { into } => Kernel::Moves(moves::Moves::concat(into, &shapes, out)?),
-        Op::Linear { contract, order } => {
-            let [x, w] = two(&shapes)?;
-            Kernel::Linear(linear::Linear::new(contract, order, x, w, shapes.get(2), out)?)
-        }
-        Op::Dot { axis, order } => {
-            let operands = two(&shapes)?;
-            Kernel::Dot(reduce::Dot::new(order, axis, operands, out)?)
-        }
-        Op::Attend { kv, mask, .. } => {
-            at_positions(graph, ids.get(2))?;
+
+    /// The kernel of an operation, along token rows or as its operands are declared.
+    fn kernel(&self, id: ValueId, along_tokens: bool, out: Option<&Shape>) -> Result<Kernel, String> {
+        let Preparing { graph, before, plan, .. } = *self;
+        let node = graph.node(id);
+        let ids = graph.operands(id);
+        let shape = |value: &Value| match &value.by_token {
+            Some(shape) if along_tokens => Some(shape.clone()),
+            _ => value.shape.clone(),
+        };
+        let shapes: Vec<Shape> = ids.iter().filter_map(|o| shape(&before[o.0 as usize])).collect();
+        // Rows of a step alone go where the next rows go: whoever plans steps keeps these places free.
+        if let Op::Store { kv, .. } = &node.op {
             let (kind, layout) = kv_kind(kv, plan)?;
-            // Query and positions are read, perhaps sink scores.
-            let [q, at] = two(&shapes)?;
-            Kernel::Attend(attend::Attend::new(kind, layout, *mask, [q, at, out], shapes.get(2))?)
+            at_positions(graph, ids.get(2))?;
+            let width = (layout.heads * layout.head_elements) as usize;
+            return Ok(Kernel::Store(store::Store::new(kind, width, three(&shapes)?, shapes.get(3))?));
         }
-        Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
-        Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
-        Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::Own { .. } => {
-            return Err("an operation of a mesh of several ranks".to_owned());
-        }
-        Op::Shift { axis, by } => Kernel::Moves(moves::Moves::shift(axis, *by, &shapes, out)?),
-        Op::Walk { what } => Kernel::Walk(walk::Walk::new(*what, &shapes, out)?),
-        Op::Probs | Op::Accept { .. } => {
-            return Err("a choice of tokens inside the model, which steps do outside of it".to_owned());
-        }
-        Op::Store { .. } | Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_) => {
-            return Err("an operation of another level".to_owned());
-        }
-    })
+        let out = out.ok_or("an operation that leaves a cache")?;
+        same_rows(&node.op, &shapes, out)?;
+        let x = shapes.first().ok_or("an operation without operands")?;
+        Ok(match &node.op {
+            Op::Unary(f) => Kernel::Elementwise(elementwise(Function::Unary(*f), 1, &shapes, out)?),
+            Op::Binary(f) => Kernel::Elementwise(elementwise(Function::Binary(*f), 2, &shapes, out)?),
+            Op::Fma => Kernel::Elementwise(elementwise(Function::Fma, 3, &shapes, out)?),
+            Op::Select => Kernel::Elementwise(elementwise(Function::Select, 3, &shapes, out)?),
+            Op::Round(_) => Kernel::Elementwise(elementwise(Function::Round, 1, &shapes, out)?),
+            Op::BlockRound { .. } => {
+                let [x, g] = two(&shapes)?;
+                Kernel::BlockRound(block_round::BlockRound::new(x, g, out)?)
+            }
+            Op::Reduce { op, axis, order } => Kernel::Reduce(reduce::Reduce::new(*op, order, axis, x, out)?),
+            Op::Top { k, axis, into, what } => Kernel::Top(top::Top::select(*k, axis, into, *what, x, out)?),
+            Op::InTop { k, axis } => Kernel::Top(top::Top::members(*k, axis, x, out)?),
+            Op::Gather { axis } => {
+                let [x, ids] = two(&shapes)?;
+                Kernel::Gather(gather::Gather::new(axis, x, ids, out)?)
+            }
+            Op::Slice { axis, start, len, into } => {
+                Kernel::Moves(moves::Moves::slice(axis, *start, *len, into.as_deref(), x, out)?)
+            }
+            Op::Concat { into } => Kernel::Moves(moves::Moves::concat(into, &shapes, out)?),
+            Op::Linear { contract, order } => {
+                let [x, w] = two(&shapes)?;
+                Kernel::Linear(linear::Linear::new(contract, order, x, w, shapes.get(2), out)?)
+            }
+            Op::Dot { axis, order } => {
+                let operands = two(&shapes)?;
+                Kernel::Dot(reduce::Dot::new(order, axis, operands, out)?)
+            }
+            Op::Attend { kv, mask, .. } => {
+                at_positions(graph, ids.get(2))?;
+                let (kind, layout) = kv_kind(kv, plan)?;
+                // Query and positions are read, perhaps sink scores.
+                let [q, at] = two(&shapes)?;
+                Kernel::Attend(attend::Attend::new(kind, layout, *mask, [q, at, out], shapes.get(2))?)
+            }
+            Op::Input(_) | Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => return Err("a leaf".to_owned()),
+            Op::Split { .. } | Op::Merge { .. } | Op::Rename { .. } => return Err("a view".to_owned()),
+            Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::Own { .. } => {
+                return Err("an operation of a mesh of several ranks".to_owned());
+            }
+            Op::Shift { axis, by } => Kernel::Moves(moves::Moves::shift(axis, *by, &shapes, out)?),
+            Op::Walk { what } => Kernel::Walk(walk::Walk::new(*what, &shapes, out)?),
+            Op::Probs | Op::Accept { .. } => {
+                return Err("a choice of tokens inside the model, which steps do outside of it".to_owned());
+            }
+            Op::Store { .. } | Op::Call(_) | Op::Match { .. } | Op::Layers { .. } | Op::Item(_) => {
+                return Err("an operation of another level".to_owned());
+            }
+        })
+    }
 }
 
 /// Demands that operands have the result's row axis or none, and that the result's rows come from one.

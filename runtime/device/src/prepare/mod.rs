@@ -8,6 +8,7 @@ mod graph;
 mod params;
 mod seen;
 mod segment;
+mod tokens;
 
 pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf, Spot};
 pub(crate) use graph::Prepared;
@@ -138,7 +139,9 @@ fn prepare_entry(
             format!("have {classes} classes and {} layers", module.facts.layers()),
         ));
     }
-    let graphs = entry.graphs.iter().map(|g| Prepared::new(g, plan)).collect::<Result<Vec<_>, _>>()?;
+    let blocks = tokens::Blocks::of(entry, planned);
+    let graphs = entry.graphs.iter().map(|g| Prepared::new(g, plan, blocks.as_ref()));
+    let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
     let mut params = vec![loader.params(&graphs[0], entry, None)?];
     for i in 0..entry.instances.len() {
         let graph = &graphs[KernelEntry::class_graph(entry.instances[i].class)];

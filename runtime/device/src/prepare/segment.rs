@@ -74,15 +74,6 @@ struct Draft {
     ids: Vec<ValueId>,
 }
 
-/// Row axis that an operation works along.
-fn rows_of(graph: &Prepared, id: ValueId) -> RowsOf {
-    let value = graph.value(id);
-    match (&value.kernel, value.operands.first()) {
-        (Some(Kernel::Store(_)), Some(key)) => graph.value(*key).rows,
-        _ => value.rows,
-    }
-}
-
 /// Whether an operand is seen with all its rows.
 fn whole(graph: &Prepared, id: ValueId, operand: usize) -> bool {
     let picked = match &graph.graph.node(id).op {
@@ -91,7 +82,8 @@ fn whole(graph: &Prepared, id: ValueId, operand: usize) -> bool {
         }
         _ => false,
     };
-    picked || graph.value(graph.value(id).operands[operand]).rows != rows_of(graph, id)
+    let along = graph.value(id).along;
+    picked || graph.value(graph.value(id).operands[operand]).row_along(along).is_none_or(|(_, rows)| rows != along)
 }
 
 /// Cuts regions, in the order of their launches, into segments; `cut` lists values that must begin one.
@@ -99,7 +91,8 @@ fn draft(graph: &Prepared, ids: &[ValueId], cut: &[ValueId]) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = Vec::new();
     let (mut stores, mut attends) = (false, false);
     for id in ids {
-        let (rows, value) = (rows_of(graph, *id), graph.value(*id));
+        let value = graph.value(*id);
+        let rows = value.along;
         let is_store = matches!(value.kernel, Some(Kernel::Store(_)));
         let is_attend = matches!(value.kernel, Some(Kernel::Attend(_)));
         let joins = drafts.last().is_some_and(|draft| {
@@ -244,7 +237,7 @@ fn segment(
                 Source::Written(*index)
             } else if let Some(spot) = spots[operand.0 as usize] {
                 let index = *read.entry(*operand).or_insert_with(|| {
-                    out.reads.push(spot);
+                    out.reads.push(along(graph, *operand, spot, draft.rows));
                     out.reads.len() - 1
                 });
                 Source::Read { index, whole: whole(graph, *id, i) }
@@ -263,12 +256,12 @@ fn segment(
                 return Err(*id);
             }
             written.insert(*id, out.writes.len());
-            out.writes.push(spot);
+            out.writes.push(along(graph, *id, spot, draft.rows));
             Sink::Written(out.writes.len() - 1)
         } else {
             continue;
         };
-        let row = value.shape.as_ref().map_or(0, |s| s.row);
+        let row = value.row_along(draft.rows).map_or(0, |(row, _)| row);
         out.work = out.work.saturating_add(value.kernel.as_ref().map_or(0, |k| k.work(row)));
         out.operations.push(Operation { id: *id, from, into, rounded: None, done_before: false });
     }
@@ -280,6 +273,14 @@ fn segment(
         }
     }
     Ok(out)
+}
+
+/// A value's place as operations along some rows see it.
+fn along(graph: &Prepared, id: ValueId, spot: Spot, rows: RowsOf) -> Spot {
+    match graph.value(id).row_along(rows) {
+        Some((row, rows)) => Spot { row, rows, ..spot },
+        None => spot,
+    }
 }
 
 /// Results that are rounded to bf16 and read for nothing else, with what rounds them: one pass over memory instead of two.
@@ -327,11 +328,10 @@ fn scratch(
     let written = |(at, id)| std::iter::once((at, id)).chain(rounds.get(id).map(|narrow| (at, narrow)));
     for (at, id) in draft.ids.iter().enumerate().flat_map(written) {
         let value = graph.value(*id);
-        let Some(shape) = value.shape.as_ref().filter(|_| !crossing[id.0 as usize] && !places.contains_key(id)) else {
-            continue;
-        };
+        let is_inside = !crossing[id.0 as usize] && !places.contains_key(id);
+        let Some((row, rows)) = value.row_along(draft.rows).filter(|_| is_inside) else { continue };
         live.retain(|(_, last)| *last >= at);
-        let size = (value.dtype.bytes_for(shape.row as u64) as usize).next_multiple_of(ALIGN).max(ALIGN);
+        let size = (value.dtype.bytes_for(row as u64) as usize).next_multiple_of(ALIGN).max(ALIGN);
         let mut offset = 0;
         live.sort_by_key(|(range, _)| range.start);
         for (range, _) in &live {
@@ -342,7 +342,7 @@ fn scratch(
         }
         live.push((offset..offset + size, last.get(id).copied().unwrap_or(at)));
         *bytes = (*bytes).max(offset + size);
-        places.insert(*id, Spot { offset, dtype: value.dtype, row: shape.row, rows: value.rows });
+        places.insert(*id, Spot { offset, dtype: value.dtype, row, rows });
     }
     places
 }
