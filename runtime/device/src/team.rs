@@ -8,7 +8,7 @@
 use crate::threads;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder, Yield};
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,10 @@ const SLOWED: f64 = 1.33;
 
 /// Tries of it: another program may have a processor just then.
 const TRIES: usize = 5;
+
+/// After how long it is tried again where threads took from each other, as the program that had a processor may be gone; later ever more
+/// seldom.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Helpers at most: more have too few rows each, and wait for memory.
 const MOST_HELPERS: usize = 3;
@@ -49,16 +53,19 @@ struct Team {
     steps: AtomicUsize,
     /// Until when nothing is shared, in microseconds since `began`.
     paused_until: AtomicU64,
+    /// Whether threads gain from each other, and, where they did not, when that is tried again, in the same microseconds.
+    is_apart: AtomicBool,
+    tried_again_at: AtomicU64,
 }
 
-/// The team of this process; none where one thread computes, or threads gain little from each other. That is found once.
+/// The team of this process; none where one thread computes.
 fn team() -> Option<&'static Team> {
     static TEAM: OnceLock<Option<Team>> = OnceLock::new();
     let made = || {
         let helpers = threads::threads().saturating_sub(1).min(MOST_HELPERS);
         // Where threads cannot be had it does without.
         let pool = (helpers > 0).then(|| pool_of(helpers).ok()).flatten()?;
-        are_apart(&pool, helpers).then(|| Team::new(pool, helpers))
+        Some(Team::new(pool, helpers))
     };
     TEAM.get_or_init(made).as_ref()
 }
@@ -67,7 +74,7 @@ fn pool_of(helpers: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(helpers).thread_name(|i| format!("team-{i}")).build()
 }
 
-/// Whether this thread and the helpers compute side by side without taking from each other. Takes some milliseconds.
+/// Whether this thread and the helpers compute side by side without taking from each other. Takes a millisecond or two.
 fn are_apart(pool: &ThreadPool, helpers: usize) -> bool {
     let least = |times: [f64; TRIES]| times.into_iter().fold(f64::INFINITY, f64::min);
     let alone = least(std::array::from_fn(|_| worked()));
@@ -115,16 +122,35 @@ impl Drop for Gathered {
     }
 }
 
-/// Wakes the helpers for a step; they come while it runs already.
+/// Wakes the helpers for a step, where threads gain from each other; they come while it runs already.
 pub(crate) fn gather() -> Option<Gathered> {
-    team()?.gather()
+    let team = team()?;
+    if team.gains() { team.gather() } else { None }
 }
 
 impl Team {
     fn new(pool: ThreadPool, helpers: usize) -> Team {
         let zero = || AtomicUsize::new(0);
         let (called, awake, steps, paused_until) = (zero(), zero(), zero(), AtomicU64::new(0));
-        Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until }
+        let (is_apart, tried_again_at) = (AtomicBool::new(false), AtomicU64::new(0));
+        Team { pool, helpers, began: Instant::now(), called, awake, steps, paused_until, is_apart, tried_again_at }
+    }
+
+    /// Whether threads gain from each other. Found at the first step, and if they do not, again from time to time.
+    fn gains(&self) -> bool {
+        if self.is_apart.load(Ordering::Acquire) {
+            return true;
+        }
+        let (at, now) = (self.tried_again_at.load(Ordering::Acquire), self.now());
+        let next = 2 * now + AGAIN.as_micros() as u64;
+        // One thread tries; others go on alone meanwhile.
+        let tries =
+            now >= at && self.tried_again_at.compare_exchange(at, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let found = tries && are_apart(&self.pool, self.helpers);
+        if found {
+            self.is_apart.store(true, Ordering::Release);
+        }
+        found
     }
 
     fn gather(&'static self) -> Option<Gathered> {
