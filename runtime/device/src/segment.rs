@@ -6,6 +6,7 @@ use crate::contract::Rows;
 use crate::kernels::{Kernel, Launching};
 use crate::prepare::{Operation, Params, Prepared, RowCounts, RowsOf, Segment, Sink, Source, Spot};
 use crate::team::{Gathered, gather};
+use crate::threads::Company;
 use crate::view::{Target, View};
 use ir::ValueId;
 use rayon::prelude::*;
@@ -91,8 +92,7 @@ enum Pools<'a> {
 struct Block<'b> {
     first: usize,
     count: usize,
-    /// Whether these are all rows of their run.
-    alone: bool,
+    company: Company,
     reads: &'b [View<'b>],
     pools: &'b Pools<'b>,
 }
@@ -136,8 +136,13 @@ impl Run<'_> {
             by = by.max(shared);
             blocks.extend(seen.clone().step_by(rows.max(1)).map(|first| {
                 let count = rows.min(seen.end - first);
-                Block { first, count, alone: rows >= seen.len(), reads: &reads, pools: &pools }
+                let company = if rows >= seen.len() { Company::Nobody } else { Company::ANY };
+                Block { first, count, company, reads: &reads, pools: &pools }
             }));
+        }
+        if by == By::Team {
+            let parts = blocks.len();
+            blocks.iter_mut().enumerate().for_each(|(part, b)| b.company = Company::Others { part, parts });
         }
         let mut parts: Vec<Vec<Option<Target<'_>>>> =
             blocks.iter().map(|_| Vec::with_capacity(targets.len())).collect();
@@ -258,8 +263,8 @@ impl Run<'_> {
             slots: self.slots,
             panels: self.params.panels(id),
             number: self.params.number(id),
-            alone: block.alone,
-            team: self.team.filter(|_| block.alone),
+            company: block.company,
+            team: self.team.filter(|_| block.company.is_nobody()),
         }
     }
 

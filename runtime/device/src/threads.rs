@@ -29,6 +29,33 @@ pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
+/// Who computes beside a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nobody: its rows are all there are, and other threads may help.
+    Nobody,
+    /// Threads with other rows and the same weights: this one has part `part` of `parts`.
+    Others { part: usize, parts: usize },
+}
+
+impl Company {
+    /// Others that may be busy with anything.
+    pub const ANY: Company = Company::Others { part: 0, parts: 1 };
+
+    /// Whether other threads may help.
+    pub fn is_nobody(self) -> bool {
+        self == Company::Nobody
+    }
+
+    /// Which of so many steps through a weight comes first. What two processors read at once comes late to both, so each begins elsewhere.
+    pub fn begins(self, steps: usize) -> usize {
+        match self {
+            Company::Nobody => 0,
+            Company::Others { part, parts } => steps * part / parts.max(1),
+        }
+    }
+}
+
 /// Multiplications of one row from which on it pays to wake other threads for one operation. Waking one and waiting for it takes
 /// some fifty microseconds, much longer where other programs want the processors, and what a thread finds near is in the
 /// other's cache no more. A row waits for its weights, several hundred microseconds for as many.

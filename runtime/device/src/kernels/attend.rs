@@ -89,7 +89,7 @@ impl Attend {
                 Ok(())
             });
         }
-        if !launch.alone || !threads::shares(products, count) {
+        if !launch.company.is_nobody() || !threads::shares(products, count) {
             out.chunks_mut(TILE * row).enumerate().for_each(|(i, out)| {
                 job.tile(i * TILE..(i * TILE + TILE).min(count), 0..self.kv_heads, out);
             });

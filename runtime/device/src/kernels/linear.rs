@@ -4,7 +4,7 @@ use super::matmul::{Terms, multiply, multiply_by, multiply_picked};
 use super::nest::{Nest, Shape, lengths, strides_along};
 use super::panels::Panels;
 use super::{KernelResult, Launching};
-use crate::threads;
+use crate::threads::{self, Company};
 use crate::view::{Target, View};
 use ir::Order;
 use pulp::{Simd, WithSimd};
@@ -107,7 +107,7 @@ impl Linear {
 
     pub fn run(&self, launch: &Launching<'_>, operands: &[View<'_>], out: Target<'_>) -> KernelResult {
         let mut scratch = SCRATCH.take();
-        let shared = launch.alone && rayon::current_num_threads() > 1;
+        let shared = launch.company.is_nobody() && rayon::current_num_threads() > 1;
         let result = match out {
             // Threads share out, and definitions give, numbers that are rounded when all are there.
             Target::Bf16(bits) if shared || launch.panels.is_none() => {
@@ -146,14 +146,14 @@ impl Linear {
         }
         let result = found.and_then(|()| match (launch.panels, out) {
             (Some(panels), out) if self.grouped.is_some() => {
-                self.grouped(x, panels, out, launch.alone, scratch);
+                self.grouped(x, panels, out, launch.company, scratch);
                 Ok(())
             }
             (Some(panels), out) => {
                 let multiplications = products * self.n * self.k;
                 match (launch.team.filter(|team| threads::shares_awake(multiplications, team)), out) {
                     (Some(team), Target::F32(out)) if products > 1 => multiply_by(team, x, panels, self.terms, out),
-                    (_, out) => multiply(x, panels, 0, self.terms, out, launch.alone),
+                    (_, out) => multiply(x, panels, 0, self.terms, out, launch.company),
                 }
                 Ok(())
             }
@@ -168,12 +168,13 @@ impl Linear {
     }
 
     /// Products by slice, so that rows that share one read it together.
-    fn grouped(&self, x: &[f32], panels: &Arc<Panels>, out: Target<'_>, alone: bool, scratch: &mut Scratch) {
+    fn grouped(&self, x: &[f32], panels: &Arc<Panels>, out: Target<'_>, company: Company, scratch: &mut Scratch) {
         let (n, k) = (self.n, self.k);
         let Scratch { offsets, slices, starts, order, .. } = scratch;
         by_slice(slices, starts, order);
+        begin_with_slice(company.begins(order.len()), slices, order);
         let out = match out {
-            Target::F32(out) if alone && threads::shares(slices.len() * n * k, slices.len()) => {
+            Target::F32(out) if company.is_nobody() && threads::shares(slices.len() * n * k, slices.len()) => {
                 return self.grouped_by_threads(x, panels, out, [offsets, slices, order]);
             }
             out => out,
@@ -196,7 +197,7 @@ impl Linear {
             let mut rows = Vec::with_capacity(run.len() * k);
             run.iter().for_each(|r| rows.extend_from_slice(&x[offsets[*r]..offsets[*r] + k]));
             let mut product = vec![0.0; run.len() * n];
-            multiply(&rows, panels, slices[run[0]], self.terms, Target::F32(&mut product), true);
+            multiply(&rows, panels, slices[run[0]], self.terms, Target::F32(&mut product), Company::Nobody);
             product
         });
         let products: Vec<Vec<f32>> = products.collect();
@@ -275,6 +276,14 @@ fn by_slice(slices: &[usize], starts: &mut Vec<usize>, order: &mut Vec<usize>) {
     }
 }
 
+/// Puts the slice that has the product at some place first; those before it come last.
+fn begin_with_slice(place: usize, slices: &[usize], order: &mut [usize]) {
+    if place > 0 {
+        let slice = slices[order[place]];
+        order.rotate_left(order.partition_point(|product| slices[*product] < slice));
+    }
+}
+
 /// All elements as binary32.
 fn widen<'s>(view: View<'_>, wide: &'s mut Vec<f32>) -> &'s [f32] {
     struct Widen<'a>(View<'a>, &'a mut [f32]);
@@ -313,6 +322,30 @@ impl Grouped {
         match fault {
             Some(index) => Err(format!("index {index} along `{}`, which has {} elements", self.axis, self.slices)),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every product is there once and slices stay together, whichever comes first.
+    #[test]
+    fn any_slice_may_come_first() {
+        let slices = [3, 0, 3, 7, 0, 1, 7, 7];
+        for place in 0..slices.len() {
+            let (mut starts, mut order) = (Vec::new(), Vec::new());
+            by_slice(&slices, &mut starts, &mut order);
+            let first = slices[order[place]];
+            begin_with_slice(place, &slices, &mut order);
+            assert_eq!(slices[order[0]], first);
+            let runs: Vec<&[usize]> = order.chunk_by(|a, b| slices[*a] == slices[*b]).collect();
+            assert_eq!(runs.len(), 4, "{order:?}");
+            assert!(runs.iter().all(|run| run.is_sorted()), "{order:?}");
+            let mut all = order.clone();
+            all.sort_unstable();
+            assert_eq!(all, (0..slices.len()).collect::<Vec<_>>());
         }
     }
 }

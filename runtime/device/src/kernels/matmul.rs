@@ -16,7 +16,7 @@
 
 use super::panels::{Panel, Panels, WIDTH, WORDS};
 use crate::team::Gathered;
-use crate::threads;
+use crate::threads::{self, Company};
 use crate::view::Target;
 use ir::Order;
 use prefetch_index::prefetch_index;
@@ -70,11 +70,11 @@ impl Terms {
     }
 }
 
-/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide); `shared`
-/// says whether other threads may help.
-pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: Target<'_>, shared: bool) {
+/// Multiplies all rows of `x` (row-major, k wide) with a slice of the weight into `out` (row-major, n wide), by
+/// several threads where nobody computes beside it.
+pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, out: Target<'_>, company: Company) {
     let same = terms == Terms::Apart && weight.spread.fuses(x);
-    let w = Slice { weight, slice, terms, same };
+    let w = Slice { weight, slice, terms, same, company };
     let (n, k) = (weight.n, weight.k);
     let mut out = out;
     let m = out.len().checked_div(n).unwrap_or(0);
@@ -83,7 +83,7 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
     }
     let helpers = rayon::current_num_threads();
     let out = match out {
-        Target::F32(out) if shared && threads::shares(m * n * k, m) => out,
+        Target::F32(out) if company.is_nobody() && threads::shares(m * n * k, m) => out,
         out => return rows_times_panels(x, w, 0..weight.count(), out, n),
     };
     if m == 1 {
@@ -110,7 +110,7 @@ pub(crate) fn multiply(x: &[f32], weight: &Panels, slice: usize, terms: Terms, o
 /// The same by threads that are awake, for products that are not worth waking others.
 pub(crate) fn multiply_by(team: &Gathered, x: &[f32], weight: &Panels, terms: Terms, out: &mut [f32]) {
     let same = terms == Terms::Apart && weight.spread.fuses(x);
-    let w = Slice { weight, slice: 0, terms, same };
+    let w = Slice { weight, slice: 0, terms, same, company: Company::Nobody };
     let mut parts = parts(weight, out.len() / weight.n, team.parts());
     let Ok(()) = team.run(parts.iter_mut().collect(), |part| {
         part.multiply(x, w);
@@ -172,7 +172,7 @@ pub(crate) fn multiply_picked<'r>(
     let mut runs = runs.peekable();
     while let Some((slice, products)) = runs.next() {
         let lines = Lines::Picked { offsets, products };
-        let w = Slice { weight, slice, terms, same };
+        let w = Slice { weight, slice, terms, same, company: Company::ANY };
         let then = runs.peek().map(|(slice, _)| *slice);
         arch.dispatch(Product { x, w, panels: 0..weight.count(), then, lines, out: &mut out, width: weight.n });
     }
@@ -190,6 +190,7 @@ struct Slice<'a> {
     terms: Terms,
     /// Whether one operation has the bits of two here.
     same: bool,
+    company: Company,
 }
 
 /// Rows times some panels; `out` has `width` columns, the first of them the first panel's first.
@@ -262,19 +263,23 @@ impl Product<'_, '_> {
         // Rows whose terms stay in the second-level cache go through a panel tile by tile.
         let near = (NEAR / k.max(1) / TILE * TILE).clamp(TILE, 32 * TILE);
         let mut wide = WIDE.take();
+        let turn = panels.start + w.company.begins(panels.len()) / together * together;
         for first in (0..m).step_by(near) {
             let end = (first + near).min(m);
-            let mut p = panels.start;
-            while p < panels.end {
-                let count = together.min(panels.end - p);
+            let mut p = turn;
+            let mut ahead = panels.len();
+            while ahead > 0 {
+                let count = together.min(panels.end - p).min(ahead);
                 let mut some = [w.weight.panel(w.slice, p); TOGETHER];
                 for (i, panel) in some.iter_mut().enumerate().take(count).skip(1) {
                     *panel = w.weight.panel(w.slice, p + i);
                 }
                 // Behind the last panel comes the first of the slice that follows; where none does, what is near already is asked for once more.
+                ahead -= count;
+                let after = if p + count < panels.end { p + count } else { panels.start };
                 let next = match then {
-                    _ if p + count < panels.end => w.weight.panel(w.slice, p + count),
-                    Some(slice) => w.weight.panel(slice, panels.start),
+                    _ if ahead > 0 => w.weight.panel(w.slice, after),
+                    Some(slice) => w.weight.panel(slice, turn),
                     None => some[0],
                 };
                 if let Panel::Bf16(words) = some[0]
@@ -294,7 +299,7 @@ impl Product<'_, '_> {
                     some_rows::<S, FUSED>(simd, tile, rows, &some[..count], column);
                     row += rows;
                 }
-                p += count;
+                p = after;
             }
         }
         WIDE.set(wide);
@@ -607,9 +612,10 @@ mod tests {
                 let of = |i: usize| truth(terms, &x[i / n * k..][..k], &w[i % n * k..][..k]);
                 let truth: Vec<f32> = (0..70 * n).map(of).collect();
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let company = if threads > 1 { Company::Nobody } else { Company::Others { part: 2, parts: 3 } };
                 for m in [1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 64, 70] {
                     let mut out = vec![f32::NAN; m * n];
-                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, Target::F32(&mut out), threads > 1));
+                    pool.install(|| multiply(&x[..m * k], &panels, 0, terms, Target::F32(&mut out), company));
                     let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     assert_eq!(bits(&out), bits(&truth[..m * n]), "{terms:?}, m {m}, n {n}, k {k}, {threads} threads");
                 }
@@ -635,7 +641,7 @@ mod tests {
                 for (slice, lot) in runs() {
                     for i in lot {
                         let out = Target::F32(&mut truth[i * n..(i + 1) * n]);
-                        multiply(&x[offsets[*i]..][..k], &panels, slice, Terms::Fused, out, false);
+                        multiply(&x[offsets[*i]..][..k], &panels, slice, Terms::Fused, out, Company::ANY);
                     }
                 }
                 let (mut found, mut rounded) = (vec![f32::NAN; products * n], vec![0; products * n]);
@@ -655,7 +661,7 @@ mod tests {
         let x: Vec<f32> = (0..m * k).map(|i| int(i, 3)).collect();
         let w: Vec<f32> = (0..n * k).map(|i| int(i, 5)).collect();
         let mut out = vec![0.0; m * n];
-        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, Target::F32(&mut out), true);
+        multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Fused, Target::F32(&mut out), Company::Nobody);
         for (i, found) in out.iter().enumerate() {
             let exact: i64 = (0..k).map(|j| x[i / n * k + j] as i64 * w[i % n * k + j] as i64).sum();
             assert_eq!(*found, exact as f32);
@@ -684,7 +690,7 @@ mod tests {
             numerics::round_bf16_in_place(&mut x);
             numerics::round_bf16_in_place(&mut w);
             let mut out = vec![0.0; m * n];
-            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, Target::F32(&mut out), false);
+            multiply(&x, &Panels::pack(&w, 1, n, k), 0, Terms::Apart, Target::F32(&mut out), Company::ANY);
             for (i, found) in out.iter().enumerate() {
                 let exact = truth(Terms::Apart, &x[i / n * k..][..k], &w[i % n * k..][..k]);
                 assert!(numerics::same_bits(*found, exact), "{scale_x:e} {scale_w:e}: {found:e} is not {exact:e}");

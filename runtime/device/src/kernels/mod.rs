@@ -25,6 +25,7 @@ pub(crate) mod walk;
 use crate::cache::Cache;
 use crate::contract::Rows;
 use crate::team::Gathered;
+use crate::threads::Company;
 use crate::view::{Target, View};
 use panels::Panels;
 use std::sync::Arc;
@@ -59,9 +60,9 @@ pub(crate) struct Launching<'a> {
     pub panels: Option<&'a Arc<Panels>>,
     /// Number of the layer instance, such as a scale.
     pub number: f32,
-    /// Whether the kernel may wake other threads: its rows are all there are.
-    pub alone: bool,
-    /// Threads that are awake, where it is alone.
+    /// Who computes beside it.
+    pub company: Company,
+    /// Threads that are awake, where nobody does.
     pub team: Option<&'a Gathered>,
 }
 
