@@ -196,7 +196,7 @@ impl Walker<'_> {
         let mut restored = Vec::new();
         for id in probing.of_stage(stage.number) {
             let root = stage.graph.value(id).root;
-            if !graph.node(root).op.is_leaf() {
+            if !graph.node(root).op.is_leaf() && !stage.graph.value(root).constant {
                 continue;
             }
             let Some(spot) = stage.program.spots[root.0 as usize] else {

@@ -40,6 +40,7 @@ pub(crate) fn whole_blocks(kernel: &Kernel, shape: &Shape) -> Result<(), String>
     }
     match kernel {
         Kernel::Moves(k) if k.aligned(BLOCK) => Ok(()),
+        Kernel::ShiftRows(k) if k.row.is_multiple_of(BLOCK) => Ok(()),
         Kernel::Gather(k) if k.aligned(BLOCK) => Ok(()),
         Kernel::Elementwise(_) | Kernel::BlockRound(_) => Ok(()),
         _ => Err(format!("an operation on {} that takes its blocks of {BLOCK} apart", DType::Nvfp4)),

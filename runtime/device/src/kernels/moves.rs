@@ -118,6 +118,34 @@ impl Moves {
     }
 }
 
+/// Rows moved by some places inside of their block; the first of each block are zeros.
+#[derive(Debug)]
+pub(crate) struct ShiftRows {
+    /// Elements of a row.
+    pub row: usize,
+    pub by: usize,
+    /// Rows of a block.
+    pub block: usize,
+}
+
+impl ShiftRows {
+    /// The rows from `first` on; the operand is seen whole.
+    pub fn run(&self, first: usize, operands: &[View<'_>], mut out: Target<'_>) {
+        const ZEROS: [f32; 64] = [0.0; 64];
+        let ShiftRows { row, by, block } = *self;
+        for to in 0..out.len().checked_div(row).unwrap_or(0) {
+            let from = first + to;
+            match from % block < by {
+                true => {
+                    let some = (0..row).step_by(ZEROS.len());
+                    some.for_each(|i| out.put(to * row + i, &ZEROS[..ZEROS.len().min(row - i)]));
+                }
+                false => out.copy(to * row, operands[0], (from - by) * row, row),
+            }
+        }
+    }
+}
+
 /// The whole of a launch.
 struct Copies<'a> {
     kernel: &'a Moves,
@@ -159,6 +187,31 @@ impl Part {
         match self.nest.along[0] {
             Along::Contiguous => out.copy(to, view, from, self.nest.run),
             Along::Constant => (0..self.nest.run).for_each(|i| out.copy(to + i, view, from, 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any rows of a step, shifted inside of their blocks, are those of the blocks shifted one by one.
+    #[test]
+    fn rows_are_shifted_as_blocks_are() {
+        let (block, row, sequences) = (5, 70, 3);
+        let axes = |names: &[(&str, usize)]| names.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        let shape =
+            Shape { rows: Some("S".to_owned()), axes: axes(&[("block", block), ("hidden", row)]), row: block * row };
+        let x: Vec<f32> = (1..=sequences * block * row).map(|i| i as f32).collect();
+        for by in 1..=block {
+            let mut whole = vec![f32::NAN; x.len()];
+            let shift = Moves::shift("block", by as u64, std::slice::from_ref(&shape), &shape).unwrap();
+            shift.run(&[View::F32(&x)], Target::F32(&mut whole));
+            for (first, count) in [(0, 15), (0, 4), (4, 7), (11, 4), (14, 1)] {
+                let mut part = vec![f32::NAN; count * row];
+                ShiftRows { row, by, block }.run(first, &[View::F32(&x)], Target::F32(&mut part));
+                assert_eq!(part, whole[first * row..][..count * row], "by {by}, {count} rows from {first}");
+            }
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum RowsOf {
     Tokens,
     Wanted,
     Sequences,
+    /// Rows of the sequences' blocks but the first of each.
+    Slots,
 }
 
 impl RowsOf {
@@ -53,6 +55,7 @@ impl RowCounts {
             RowsOf::Tokens => self.tokens,
             RowsOf::Wanted => self.wanted,
             RowsOf::Sequences => self.sequences,
+            RowsOf::Slots => self.tokens.saturating_sub(self.sequences),
         }
     }
 }
@@ -246,7 +249,7 @@ impl Check<'_> {
         spots: &[Option<Spot>],
     ) -> Result<Option<Spot>, PrepareError> {
         let value = prepared.value(id);
-        let Some(shape) = &value.shape else { return Ok(None) };
+        let Some(shape) = value.shape.as_ref().filter(|_| !value.constant) else { return Ok(None) };
         let wanted = (value.dtype, shape.row, value.rows);
         let title = format!("{}.{}", prepared.name, prepared.title(id));
         match (&places[id.0 as usize], &graph.node(id).op) {
@@ -308,7 +311,8 @@ impl Check<'_> {
                 };
                 let wanted = (value.dtype, shape.row, value.rows);
                 let to = self.buffer(to, buffer, Some(wanted))?;
-                let known = spots[from.0 as usize].is_some() || prepared.inner[value.root.0 as usize];
+                let root = prepared.value(value.root);
+                let known = spots[from.0 as usize].is_some() || prepared.inner[value.root.0 as usize] || root.constant;
                 if !known && !graph.node(super::root(graph, *from)).op.is_leaf() {
                     return Err(mismatch(format!("moves {from} of `{}`", prepared.name), "keep it elsewhere"));
                 }

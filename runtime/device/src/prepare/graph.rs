@@ -1,6 +1,6 @@
 //! One graph: a kernel per value, every stride resolved.
 
-use super::tokens::Blocks;
+use super::inside::{Blocks, Inside};
 use super::{RowsOf, root};
 use crate::error::PrepareError;
 use crate::kernels::elementwise::{Elementwise, Function};
@@ -16,8 +16,8 @@ pub(crate) struct Value {
     pub dtype: DType,
     /// What it has a row for.
     pub rows: RowsOf,
-    /// The shape of the same memory with a row for each token, where that of a sequence holds those of its block.
-    pub by_token: Option<Shape>,
+    /// The same memory with rows inside those of sequences, if it has such.
+    pub inside: Option<Inside>,
     /// Rows that it is computed along, or, if it is stored, stored along.
     pub along: RowsOf,
     /// The value whose memory it shows: itself, unless it is a view.
@@ -26,14 +26,16 @@ pub(crate) struct Value {
     pub operands: Vec<ValueId>,
     /// What computes it; `None` for leaves and views.
     pub kernel: Option<Kernel>,
+    /// Whether it is the same in every step: computed from weights and numbers alone, once, when they are loaded.
+    pub constant: bool,
 }
 
 impl Value {
     /// Elements of a row and what it has rows for, to an operation along such rows.
     pub fn row_along(&self, along: RowsOf) -> Option<(usize, RowsOf)> {
-        match (&self.by_token, &self.shape) {
-            (Some(shape), _) if along == RowsOf::Tokens => Some((shape.row, RowsOf::Tokens)),
-            (_, shape) => Some((shape.as_ref()?.row, self.rows)),
+        match &self.inside {
+            Some(inside) if inside.rows == along => Some((inside.shape.row, along)),
+            _ => Some((self.shape.as_ref()?.row, self.rows)),
         }
     }
 }
@@ -66,7 +68,7 @@ impl Prepared {
             })?;
             values.push(value);
         }
-        let computed = |id: &ValueId| values.get(id.0 as usize).is_some_and(|v| v.kernel.is_some());
+        let computed = |id: &ValueId| values.get(id.0 as usize).is_some_and(|v| v.kernel.is_some() && !v.constant);
         let regions: Vec<Vec<ValueId>> =
             kernels.regions.iter().map(|r| r.values.iter().copied().filter(computed).collect()).collect();
         let inner = inner(graph, &values, &regions);
@@ -126,13 +128,16 @@ impl Preparing<'_> {
         if op.is_structural() {
             return Err("an operation of the model level".to_owned());
         }
-        let by_token = self.blocks.zip(shape.as_ref()).and_then(|(blocks, shape)| blocks.by_token(shape));
-        let along_tokens = self.blocks.is_some_and(|b| b.runs_by_token(graph, id, before, by_token.as_ref()));
-        let out = if along_tokens { &by_token } else { &shape };
-        let kernel =
-            if op.is_leaf() || op.is_view() { None } else { Some(self.kernel(id, along_tokens, out.as_ref())?) };
-        if let (DType::Nvfp4, Some(kernel), Some(shape)) = (dtype, &kernel, out) {
-            block_round::whole_blocks(kernel, shape)?;
+        let inside = self.blocks.zip(shape.as_ref()).and_then(|(blocks, shape)| blocks.inside(shape));
+        let along_inside = self.blocks.and_then(|blocks| blocks.along(graph, id, before, inside.as_ref()));
+        let kernel = if op.is_leaf() || op.is_view() {
+            None
+        } else {
+            Some(self.kernel(id, along_inside.as_ref(), shape.as_ref())?)
+        };
+        if let (DType::Nvfp4, Some(kernel), Some(shape)) = (dtype, &kernel, &shape) {
+            let inner = along_inside.as_ref().map(|inside| &inside.shape);
+            block_round::whole_blocks(kernel, inner.unwrap_or(shape))?;
         }
         if op.is_view() {
             let operand = operands.first().and_then(|o| before[o.0 as usize].shape.as_ref());
@@ -147,20 +152,34 @@ impl Preparing<'_> {
         let read: Vec<ValueId> =
             operands.iter().filter(|o| graph.tensor(**o).is_some()).map(|o| root(graph, *o)).collect();
         let along = match (&kernel, read.first()) {
-            _ if along_tokens => RowsOf::Tokens,
+            _ if along_inside.is_some() => along_inside.map_or(rows, |inside| inside.rows),
             (Some(Kernel::Store(_)), Some(key)) => before[key.0 as usize].rows,
             _ => rows,
         };
-        Ok(Value { shape, dtype, rows, by_token, along, root: root(graph, id), operands: read, kernel })
+        let constant = kernel.as_ref().is_some_and(|kernel| self.is_constant(kernel, dtype, shape.as_ref(), &read));
+        Ok(Value { shape, dtype, rows, inside, along, root: root(graph, id), operands: read, kernel, constant })
     }
 
-    /// The kernel of an operation, along token rows or as its operands are declared.
-    fn kernel(&self, id: ValueId, along_tokens: bool, out: Option<&Shape>) -> Result<Kernel, String> {
+    /// Whether what a kernel computes of its operands is small and the same in every step.
+    fn is_constant(&self, kernel: &Kernel, dtype: DType, shape: Option<&Shape>, operands: &[ValueId]) -> bool {
+        /// Elements: a value stands beside the weights for every layer.
+        const MOST: usize = 1 << 16;
+        let is_small = shape.is_some_and(|s| s.rows.is_none() && s.row <= MOST);
+        let copied = matches!(kernel, Kernel::Elementwise(_) | Kernel::Moves(_) | Kernel::Reduce(_));
+        let is_known = |id: &ValueId| match &self.graph.node(*id).op {
+            Op::Weight(_) | Op::Literal(_) | Op::Scalar(_) => true,
+            _ => self.before[id.0 as usize].constant,
+        };
+        is_small && copied && matches!(dtype, DType::F32 | DType::I32) && operands.iter().all(is_known)
+    }
+
+    /// The kernel of an operation, along rows inside those of sequences or as its operands are declared; `out` is its result as declared.
+    fn kernel(&self, id: ValueId, along: Option<&Inside>, out: Option<&Shape>) -> Result<Kernel, String> {
         let Preparing { graph, before, plan, .. } = *self;
         let node = graph.node(id);
         let ids = graph.operands(id);
-        let shape = |value: &Value| match &value.by_token {
-            Some(shape) if along_tokens => Some(shape.clone()),
+        let shape = |value: &Value| match &value.inside {
+            Some(inside) if along.is_some() => Some(inside.shape.clone()),
             _ => value.shape.clone(),
         };
         let shapes: Vec<Shape> = ids.iter().filter_map(|o| shape(&before[o.0 as usize])).collect();
@@ -171,7 +190,8 @@ impl Preparing<'_> {
             let width = (layout.heads * layout.head_elements) as usize;
             return Ok(Kernel::Store(store::Store::new(kind, width, three(&shapes)?, shapes.get(3))?));
         }
-        let out = out.ok_or("an operation that leaves a cache")?;
+        let inner = along.filter(|_| out.is_some()).map(|inside| &inside.shape);
+        let out = inner.or(out).ok_or("an operation that leaves a cache")?;
         same_rows(&node.op, &shapes, out)?;
         let x = shapes.first().ok_or("an operation without operands")?;
         Ok(match &node.op {
@@ -215,7 +235,12 @@ impl Preparing<'_> {
             Op::AllReduce { .. } | Op::AllGather { .. } | Op::ReduceScatter { .. } | Op::Own { .. } => {
                 return Err("an operation of a mesh of several ranks".to_owned());
             }
-            Op::Shift { axis, by } => Kernel::Moves(moves::Moves::shift(axis, *by, &shapes, out)?),
+            Op::Shift { axis, by } => match along {
+                Some(inside) if out.rows.as_ref() == Some(axis) => {
+                    Kernel::ShiftRows(moves::ShiftRows { row: out.row, by: *by as usize, block: inside.per_sequence })
+                }
+                _ => Kernel::Moves(moves::Moves::shift(axis, *by, &shapes, out)?),
+            },
             Op::Walk { what } => Kernel::Walk(walk::Walk::new(*what, &shapes, out)?),
             Op::Probs | Op::Accept { .. } => {
                 return Err("a choice of tokens inside the model, which steps do outside of it".to_owned());

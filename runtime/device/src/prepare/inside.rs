@@ -1,19 +1,44 @@
-//! Rows of a block as token rows.
+//! Rows inside those of sequences.
 //!
 //! A drafter's entry has a row for each sequence, and in it all rows of that sequence's block: `[S, block, hidden]`. In memory this is
 //! `[T, hidden]`, with a row for each token of the step. An operation in which the rows of a block need nothing of each other runs along
-//! token rows, so that the rows of one sequence can be shared out as those of several are.
+//! token rows, so that the rows of one sequence can be shared out as those of several are. The same holds of slots, which are the rows of
+//! a block behind its first.
 
 use super::POSITIONS;
+use super::bucket::RowsOf;
 use super::graph::Value;
 use crate::kernels::nest::Shape;
-use ir::{Graph, KernelEntry, Op, PlanEntry, RowsPerSequence, SEQUENCE_ROWS, TOKEN_ROWS, ValueId};
+use ir::{Graph, KernelEntry, Op, PlanEntry, RowsPerSequence, SEQUENCE_ROWS, ValueId};
 
 /// The rows that every sequence of an entry's steps has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {
     axis: String,
     len: usize,
+}
+
+/// A value's memory with shorter rows, several for each sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Inside {
+    /// What it has a row for then.
+    pub rows: RowsOf,
+    /// Such rows of a sequence.
+    pub per_sequence: usize,
+    /// Its shape then; the row axis has the name of the axis that it was.
+    pub shape: Shape,
+}
+
+impl Inside {
+    /// Whether another value has the same rows.
+    fn is_like(&self, other: &Inside) -> bool {
+        self.rows == other.rows && self.shape.rows == other.shape.rows
+    }
+
+    /// Name of the axis that became rows.
+    fn axis(&self) -> &str {
+        self.shape.rows.as_deref().unwrap_or_default()
+    }
 }
 
 impl Blocks {
@@ -31,37 +56,52 @@ impl Blocks {
         (all && *len > 1).then(|| Blocks { axis: axis.clone(), len: *len })
     }
 
-    /// The shape of the same memory with a row for each token.
-    pub fn by_token(&self, shape: &Shape) -> Option<Shape> {
-        let (first, rest) = shape.axes.split_first()?;
-        let is_block = shape.rows.as_deref() == Some(SEQUENCE_ROWS) && first.0 == self.axis && first.1 == self.len;
-        is_block.then(|| Shape { rows: Some(TOKEN_ROWS.to_owned()), axes: rest.to_vec(), row: shape.row / self.len })
-    }
-
-    /// Whether an operation runs along token rows; `out` is its result's shape by token, where it has one.
-    pub fn runs_by_token(&self, graph: &Graph, id: ValueId, before: &[Value], out: Option<&Shape>) -> bool {
-        let op = &graph.node(id).op;
-        let operands = graph.operands(id);
-        let mut operands = operands.iter().map(|o| &before[o.0 as usize]).filter(|v| v.shape.is_some());
-        let fits = |value: &Value| match &value.shape {
-            Some(shape) if shape.rows.is_none() => shape.length(&self.axis).is_none(),
-            // A view shows the memory of another value.
-            _ => value.by_token.is_some() && before.get(value.root.0 as usize).is_some_and(|r| r.by_token.is_some()),
+    /// The rows inside those of a value, if there are any.
+    pub fn inside(&self, shape: &Shape) -> Option<Inside> {
+        let ((axis, len), rest) = shape.axes.split_first().filter(|_| shape.rows.as_deref() == Some(SEQUENCE_ROWS))?;
+        let rows = match *len {
+            len if len == self.len && *axis == self.axis => RowsOf::Tokens,
+            len if len + 1 == self.len => RowsOf::Slots,
+            _ => return None,
         };
-        let is_store = matches!(op, Op::Store { .. });
-        (out.is_some() || is_store) && self.keeps_apart(op) && operands.all(fits)
+        let shape = Shape { rows: Some(axis.clone()), axes: rest.to_vec(), row: shape.row / len };
+        Some(Inside { rows, per_sequence: *len, shape })
     }
 
-    /// Whether the rows of a block need nothing of each other, or meet in the cache only.
-    fn keeps_apart(&self, op: &Op) -> bool {
-        match op {
-            Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => true,
-            Op::Attend { .. } | Op::Store { .. } => true,
-            Op::Reduce { axis, .. } | Op::Dot { axis, .. } | Op::Gather { axis } => *axis != self.axis,
-            Op::Top { axis, .. } | Op::InTop { axis, .. } => *axis != self.axis,
-            Op::Slice { axis, .. } | Op::Shift { axis, .. } | Op::Concat { into: axis } => *axis != self.axis,
-            Op::Linear { contract, .. } => !contract.contains(&self.axis),
-            _ => false,
-        }
+    /// Along which rows inside those of sequences an operation runs, if it does; `out` are those of its result, where it has any.
+    pub fn along(&self, graph: &Graph, id: ValueId, before: &[Value], out: Option<&Inside>) -> Option<Inside> {
+        let op = &graph.node(id).op;
+        let operands: Vec<&Value> = graph.operands(id).iter().map(|o| &before[o.0 as usize]).collect();
+        let stored = || operands.first().filter(|_| matches!(op, Op::Store { .. }))?.inside.as_ref();
+        let along = out.or_else(stored)?;
+        // A view shows the memory of another value.
+        let has_rows = |value: &&Value| value.inside.as_ref().is_some_and(|inside| inside.is_like(along));
+        let fits = |value: &Value| match &value.shape {
+            Some(shape) if shape.rows.is_none() => shape.length(along.axis()).is_none(),
+            Some(_) => {
+                has_rows(&value)
+                    && before.get(value.root.0 as usize).is_some_and(|root| match &root.inside {
+                        Some(inside) => inside.rows == along.rows,
+                        None => false,
+                    })
+            }
+            None => true,
+        };
+        (keeps_apart(op, along, operands.len()) && operands.into_iter().all(fits)).then(|| along.clone())
+    }
+}
+
+/// Whether such rows need nothing of each other, meet in the cache only, or are read whole where they are.
+fn keeps_apart(op: &Op, along: &Inside, operands: usize) -> bool {
+    let (name, is_token) = (along.axis(), along.rows == RowsOf::Tokens);
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Fma | Op::Select | Op::Round(_) => true,
+        Op::Attend { .. } | Op::Store { .. } => is_token,
+        Op::Shift { axis, .. } => axis != name || operands == 1,
+        Op::Reduce { axis, .. } | Op::Dot { axis, .. } | Op::Gather { axis } => axis != name,
+        Op::Top { axis, .. } | Op::InTop { axis, .. } => axis != name,
+        Op::Slice { axis, .. } | Op::Concat { into: axis } => axis != name,
+        Op::Linear { contract, .. } => contract.iter().all(|axis| axis != name),
+        _ => false,
     }
 }

@@ -5,10 +5,10 @@
 
 mod bucket;
 mod graph;
+mod inside;
 mod params;
 mod seen;
 mod segment;
-mod tokens;
 
 pub(crate) use bucket::{Bucket, Launch, Program, RowCounts, RowsOf, Spot};
 pub(crate) use graph::Prepared;
@@ -139,7 +139,7 @@ fn prepare_entry(
             format!("have {classes} classes and {} layers", module.facts.layers()),
         ));
     }
-    let blocks = tokens::Blocks::of(entry, planned);
+    let blocks = inside::Blocks::of(entry, planned);
     let graphs = entry.graphs.iter().map(|g| Prepared::new(g, plan, blocks.as_ref()));
     let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
     let mut params = vec![loader.params(&graphs[0], entry, None)?];

@@ -2,11 +2,13 @@
 
 use super::graph::Prepared;
 use super::{root, title};
+use crate::contract::Rows;
 use crate::error::{NOT_LOADED, PrepareError};
-use crate::kernels::Kernel;
 use crate::kernels::panels::Panels;
+use crate::kernels::{Kernel, Launching};
 use crate::store::WeightStore;
-use crate::view::View;
+use crate::threads::Company;
+use crate::view::{Target, View};
 use ir::{DType, KernelEntry, Op, Scope, ValueId, WeightRef};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,6 +56,40 @@ impl Params {
     pub fn number(&self, operation: ValueId) -> f32 {
         self.numbers[operation.0 as usize]
     }
+}
+
+/// Computes what is the same in every step from parameters that are there already.
+fn constant(graph: &Prepared, id: ValueId, params: &Params) -> Result<Param, PrepareError> {
+    let unsupported =
+        |fact: String| PrepareError::Unsupported { graph: graph.name.clone(), value: graph.title(id), fact };
+    let value = graph.value(id);
+    let views: Option<Vec<View<'_>>> = value.operands.iter().map(|o| params.data(*o).map(Param::view)).collect();
+    let (Some(kernel), Some(shape), Some(views)) = (&value.kernel, &value.shape, views) else {
+        return Err(unsupported("a constant of something that is not there".to_owned()));
+    };
+    let rows = Rows::default();
+    let launch = Launching {
+        rows: &rows,
+        first: 0,
+        pools: None,
+        slots: &[],
+        panels: None,
+        number: params.number(id),
+        company: Company::ANY,
+        team: None,
+    };
+    Ok(match value.dtype {
+        DType::I32 => {
+            let mut numbers = vec![0; shape.row];
+            kernel.run(&launch, &views, Target::I32(&mut numbers)).map_err(unsupported)?;
+            Param::I32(Arc::new(numbers))
+        }
+        _ => {
+            let mut numbers = vec![0.0; shape.row];
+            kernel.run(&launch, &views, Target::F32(&mut numbers)).map_err(unsupported)?;
+            Param::F32(Arc::new(numbers))
+        }
+    })
 }
 
 type WeightKey = (Scope, String, Option<usize>);
@@ -108,6 +144,9 @@ impl<'w> Loader<'w> {
                     }
                     _ => self.leaf(graph, entry, instance, *operand, &mut params)?,
                 }
+            }
+            if graph.value(id).constant {
+                params.data[id.0 as usize] = Some(constant(graph, id, &params)?);
             }
         }
         for (_, id) in &graph.graph.outputs {

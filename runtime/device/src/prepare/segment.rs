@@ -76,6 +76,7 @@ struct Draft {
 
 /// Whether an operand is seen with all its rows.
 fn whole(graph: &Prepared, id: ValueId, operand: usize) -> bool {
+    let shifted = matches!(graph.value(id).kernel, Some(Kernel::ShiftRows(_)));
     let picked = match &graph.graph.node(id).op {
         Op::Gather { axis } if operand == 0 => {
             graph.value(graph.value(id).operands[0]).shape.as_ref().and_then(|s| s.rows.as_ref()) == Some(axis)
@@ -83,7 +84,9 @@ fn whole(graph: &Prepared, id: ValueId, operand: usize) -> bool {
         _ => false,
     };
     let along = graph.value(id).along;
-    picked || graph.value(graph.value(id).operands[operand]).row_along(along).is_none_or(|(_, rows)| rows != along)
+    picked
+        || shifted
+        || graph.value(graph.value(id).operands[operand]).row_along(along).is_none_or(|(_, rows)| rows != along)
 }
 
 /// Cuts regions, in the order of their launches, into segments; `cut` lists values that must begin one.
