@@ -5,6 +5,13 @@ use super::nest::{Nest, Shape, lengths, strides_along};
 use crate::view::{Target, View};
 use prefetch_index::prefetch_index;
 
+/// Rows at most that are asked for before they are copied: more would push each other out of the nearest cache.
+const ROWS: usize = 256;
+
+/// Elements of a line of the processor's caches, and lines asked for of each row; the processor itself asks for what follows them.
+const LINE: usize = 16;
+const LINES: usize = 4;
+
 /// A picking kernel.
 #[derive(Debug)]
 pub(crate) struct Gather {
@@ -82,12 +89,14 @@ impl Gather {
         }
         fault
     }
+
     /// Asks for what will be copied: rows of a table lie anywhere in memory, and one would be waited for after the other.
     fn ask(&self, x: View<'_>, ids: View<'_>, len: usize) {
         use super::nest::Along::{Constant, Contiguous};
-        const ROWS: usize = 256;
         let View::F32(x) = x else { return };
-        if [self.nest.along[0], self.nest.along[1]] != [Contiguous, Constant] || len / self.nest.run > ROWS {
+        // Rows without elements are none.
+        let is_few = len.checked_div(self.nest.run).is_some_and(|rows| rows <= ROWS);
+        if [self.nest.along[0], self.nest.along[1]] != [Contiguous, Constant] || !is_few {
             return;
         }
         for r in 0..len.checked_div(self.row).unwrap_or(0) {
@@ -102,7 +111,3 @@ impl Gather {
         }
     }
 }
-
-/// Elements of a line of the processor's caches, and lines asked for of each row; the processor itself asks for what follows them.
-const LINE: usize = 16;
-const LINES: usize = 4;

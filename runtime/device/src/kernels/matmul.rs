@@ -274,9 +274,9 @@ impl Product<'_, '_> {
                 for (i, panel) in some.iter_mut().enumerate().take(count).skip(1) {
                     *panel = w.weight.panel(w.slice, p + i);
                 }
-                // Behind the last panel comes the first of the slice that follows; where none does, what is near already is asked for once more.
                 ahead -= count;
                 let after = if p + count < panels.end { p + count } else { panels.start };
+                // Behind the last panel comes the first of the slice that follows; where none does, what is near already is asked for once more.
                 let next = match then {
                     _ if ahead > 0 => w.weight.panel(w.slice, after),
                     Some(slice) => w.weight.panel(slice, turn),

@@ -74,17 +74,15 @@ impl Blocks {
         let operands: Vec<&Value> = graph.operands(id).iter().map(|o| &before[o.0 as usize]).collect();
         let stored = || operands.first().filter(|_| matches!(op, Op::Store { .. }))?.inside.as_ref();
         let along = out.or_else(stored)?;
-        // A view shows the memory of another value.
-        let has_rows = |value: &&Value| value.inside.as_ref().is_some_and(|inside| inside.is_like(along));
+        let has_rows = |value: &Value| value.inside.as_ref().is_some_and(|inside| inside.is_like(along));
+        // A view shows the memory of another value, whose axis may have another name.
+        let memory_has = |value: &Value| {
+            let root = before.get(value.root.0 as usize).and_then(|root| root.inside.as_ref());
+            root.is_some_and(|inside| inside.rows == along.rows)
+        };
         let fits = |value: &Value| match &value.shape {
             Some(shape) if shape.rows.is_none() => shape.length(along.axis()).is_none(),
-            Some(_) => {
-                has_rows(&value)
-                    && before.get(value.root.0 as usize).is_some_and(|root| match &root.inside {
-                        Some(inside) => inside.rows == along.rows,
-                        None => false,
-                    })
-            }
+            Some(_) => has_rows(value) && memory_has(value),
             None => true,
         };
         (keeps_apart(op, along, operands.len()) && operands.into_iter().all(fits)).then(|| along.clone())
